@@ -79,18 +79,19 @@ help:
 	@echo "Measure"
 	@echo "  make bench            LakeMerge beside Delta and Iceberg, core cases (BENCH_SCALE=$(BENCH_SCALE); ARGS='--rounds 5')"
 	@echo "  make bench-full       all engines, Hudi and Paimon too, and all cases; hours, goes on where it stopped (SCALE=$(SCALE))"
-	@echo "  make bench-foundation costs against plain Parquet and Delta, with targets (SCALE=$(SCALE); ARGS='--cases load')"
+	@echo "  make bench-foundation costs against plain Parquet and Delta, with targets (SCALE=$(SCALE); ARGS='--parts load')"
 	@echo "  make bench-mergers    every built-in merger against Parquet, and against pypaimon (ARGS='--scale 0.05')"
 	@echo "  make bench-services   planning, compaction, log compaction and vacuum of large tables"
 	@echo "  make bench-lookups    look-ups of single keys in 10 M rows (ARGS='--rows 1000000')"
 	@echo "  make bench-growth     what grows with the table: the same commits into 1, 10 and 30 M rows (ARGS='--rows 100000,1000000')"
 	@echo "  make bench-plan       planning a read of 100,000 files, up to Spark's first task"
 	@echo "  make bench-merge-source full and incremental runs of a merge source, against Spark's join (ARGS='--rows 100000')"
-	@echo "  make bench-ingest     files into a table, against Spark's and Arrow's readers (SCALE=$(SCALE); ARGS='--cases arrow,small')"
+	@echo "  make bench-ingest     files into a table, against Spark's and Arrow's readers (SCALE=$(SCALE); ARGS='--parts arrow,small')"
 	@echo "  make bench-provenance explain, what_if and replay of 10 M rows (ARGS='--rows 1000000 --records 200000')"
 	@echo "  make bench-transactions updates and merges of rows, against reads and upserts, and Delta's MERGE (ARGS='--rows 300000')"
 	@echo "  make bench-s3         requests, bytes and times on an S3 server that is 25 ms away (ARGS='--scale 0.02')"
-	@echo "  make bench-streams micro-batches over minutes, and the change feed (ARGS='--minutes 2')"
+	@echo "  make bench-streams    micro-batches over minutes, and the change feed (ARGS='--minutes 2')"
+	@echo "  .venv/bin/python -m benchmarks     lists the cases of the benchmarks; CASE --help its options"
 	@echo "  make connector        build the jar for Spark's catalogs from connector/; needs a JDK 17"
 	@echo "Tidy up"
 	@echo "  make clean            remove .venv, caches, build products and the demo's data"
@@ -104,48 +105,39 @@ bench: java $(STAMP) $(ICEBERG_STAMP)
 bench-full: java $(STAMP) $(ICEBERG_STAMP) $(HUDI_STAMP) $(PAIMON_STAMP)
 	$(BIN)/python -m benchmarks.compare --full --scale $(SCALE) --commits 50 --path $(DEMO_PATH) $(ARGS)
 
-bench-foundation: java $(STAMP)
-	$(BIN)/python -m benchmarks.foundation --scale $(SCALE) --path $(DEMO_PATH) --out $(DEMO_PATH)/foundation.json $(ARGS)
+# The cases of one harness: `.venv/bin/python -m benchmarks` lists them. Numbers go to $(DEMO_PATH)/CASE.json.
+case = $(BIN)/python -m benchmarks $(1) --path $(DEMO_PATH) --out $(DEMO_PATH)/$(1).json
+
+bench-foundation bench-plan bench-merge-source bench-ingest bench-transactions bench-s3 bench-streams: java
+bench-s3 bench-streams: $(ICEBERG_STAMP)
+
+bench-foundation: $(STAMP)
+	$(call case,foundation) --scale $(SCALE) $(ARGS)
 
 bench-mergers: $(STAMP) $(PAIMON_STAMP)
-	$(BIN)/python -m benchmarks.mergers --path $(DEMO_PATH) --out $(DEMO_PATH)/mergers.json $(ARGS)
+	$(call case,mergers) $(ARGS)
 
 bench-services: $(STAMP)
-	$(BIN)/python -m benchmarks.services_plan
-	$(BIN)/python -m benchmarks.services_compact
-	$(BIN)/python -m benchmarks.services_logs
-	$(BIN)/python -m benchmarks.services_vacuum
+	$(call case,compaction-plan)
+	$(call case,compaction)
+	$(call case,log-compaction)
+	$(call case,vacuum)
 
-bench-lookups: $(STAMP)
-	$(BIN)/python -m benchmarks.lookups $(ARGS)
+bench-plan: $(STAMP)
+	$(call case,plan-time) $(ARGS)
 
-bench-growth: $(STAMP)
-	$(BIN)/python -m benchmarks.growth $(ARGS)
+bench-ingest: $(STAMP)
+	$(call case,ingest) --scale $(SCALE) $(ARGS)
 
-bench-provenance: $(STAMP)
-	$(BIN)/python -m benchmarks.provenance $(ARGS)
-
-bench-transactions: java $(STAMP)
-	$(BIN)/python -m benchmarks.transactions $(ARGS)
+bench-s3: $(STAMP) $(VERSITYGW)
+	$(call case,s3) --server $(VERSITYGW) $(ARGS)
 
 # Needs a JDK. The jar is tracked, so that nobody else does.
 connector: $(STAMP)
 	$(BIN)/python -m scripts.build_connector
 
-bench-plan: java $(STAMP)
-	$(BIN)/python -m benchmarks.plan_time $(ARGS)
-
-bench-merge-source: java $(STAMP)
-	$(BIN)/python -m benchmarks.merge_source $(ARGS)
-
-bench-ingest: java $(STAMP)
-	$(BIN)/python -m benchmarks.ingest --scale $(SCALE) --path $(DEMO_PATH) --out $(DEMO_PATH)/ingest.json $(ARGS)
-
-bench-s3: java $(STAMP) $(VERSITYGW) $(ICEBERG_STAMP)
-	$(BIN)/python -m benchmarks.s3 --server $(VERSITYGW) --path $(DEMO_PATH) --out $(DEMO_PATH)/s3.json $(ARGS)
-
-bench-streams: java $(STAMP) $(ICEBERG_STAMP)
-	$(BIN)/python -m benchmarks.streams $(ARGS)
+bench-lookups bench-growth bench-provenance bench-transactions bench-merge-source bench-streams: bench-%: $(STAMP)
+	$(call case,$*) $(ARGS)
 
 test test-all test-deep: java $(STAMP) $(if $(HAS_PAIMON),$(PAIMON_STAMP))
 	$(if $(strip $(ARGS)),$(PYTEST) $(ARGS),$(IN_TWO_PHASES))

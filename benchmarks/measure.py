@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = ["Contender", "Line", "Report", "files_below", "interleave", "size_of", "usable_cores", "with_lines"]
 
+Unit: TypeAlias = Literal["s", "ms", "bytes", "objects", "requests"]
 _HEADINGS = ("case", "what", "value", "floor", "ratio", "target", "verdict")
 _WIDTHS = (9, 58, 12, 12, 8, 8, 0)
 
@@ -38,7 +39,7 @@ def interleave(
     *,
     rounds: int,
     clock: Callable[[], float] = time.perf_counter,
-    settle: Callable[[], object] = os.sync,
+    settle: Callable[[], object] | None = None,
     patience_s: float = math.inf,
 ) -> dict[str, tuple[float, ...]]:
     """Seconds of each contender, by name, one sample a round.
@@ -60,7 +61,7 @@ def interleave(
                 continue
             if contender.before is not None:
                 contender.before()
-            settle()
+            (settle or os.sync)()
             started = clock()
             contender.run()
             seconds = clock() - started
@@ -81,7 +82,7 @@ class Line:
 
     case: str
     what: str
-    unit: Literal["s", "ms", "bytes", "objects", "requests"]
+    unit: Unit
     value: float
     floor: float | None = None
     target: float | None = None
@@ -89,31 +90,6 @@ class Line:
     samples: Sequence[float] = ()
     floor_samples: Sequence[float] = ()
     detail: Mapping[str, object] = field(default_factory=dict)
-
-    @staticmethod
-    def timed(
-        case: str,
-        what: str,
-        samples: Sequence[float],
-        floor_samples: Sequence[float] = (),
-        *,
-        target: float | None = None,
-        at_least: bool = False,
-        detail: Mapping[str, object] | None = None,
-    ) -> Line:
-        """A line of medians of seconds."""
-        return Line(
-            case=case,
-            what=what,
-            unit="s",
-            value=statistics.median(samples),
-            floor=statistics.median(floor_samples) if floor_samples else None,
-            target=target,
-            at_least=at_least,
-            samples=samples,
-            floor_samples=floor_samples,
-            detail=detail or {},
-        )
 
     @property
     def ratio(self) -> float | None:
@@ -176,6 +152,51 @@ class Report:
             self._row(_HEADINGS)
         self.lines.append(line)
         self._row(line.cells())
+
+    def timed(
+        self,
+        case: str,
+        what: str,
+        samples: Sequence[float],
+        floor_samples: Sequence[float] = (),
+        *,
+        target: float | None = None,
+        at_least: bool = False,
+        detail: Mapping[str, object] | None = None,
+    ) -> None:
+        """Add a line of medians of seconds."""
+        self.add(
+            Line(
+                case=case,
+                what=what,
+                unit="s",
+                value=statistics.median(samples),
+                floor=statistics.median(floor_samples) if floor_samples else None,
+                target=target,
+                at_least=at_least,
+                samples=samples,
+                floor_samples=floor_samples,
+                detail=detail or {},
+            )
+        )
+
+    def value(
+        self,
+        case: str,
+        what: str,
+        unit: Unit,
+        value: float,
+        floor: float | None = None,
+        *,
+        target: float | None = None,
+        samples: Sequence[float] = (),
+        detail: Mapping[str, object] | None = None,
+    ) -> None:
+        """Add a line of a number that was counted, or timed once."""
+        self.add(
+            Line(case=case, what=what, unit=unit, value=value, floor=floor, target=target, samples=samples,
+                 detail=detail or {})
+        )  # fmt: skip
 
     def check(self, what: str, problems: Sequence[str]) -> None:
         """Note how an answer differs from the expected one; nothing if it does not."""

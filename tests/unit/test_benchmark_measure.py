@@ -108,7 +108,9 @@ def test_targets_are_judged(
 
 
 def test_a_timed_line_takes_medians() -> None:
-    line = Line.timed("c", "w", [9.0, 1.0, 3.0], [2.0, 1.0, 100.0], target=1.2)
+    made, _ = report()
+    made.timed("c", "w", [9.0, 1.0, 3.0], [2.0, 1.0, 100.0], target=1.2)
+    (line,) = made.lines
     assert (line.value, line.floor, line.ratio) == (3.0, 2.0, 1.5)
     assert line.as_json()["samples"] == [9.0, 1.0, 3.0]
     assert line.verdict == "missed by 25%"
@@ -117,9 +119,9 @@ def test_a_timed_line_takes_medians() -> None:
 
 def test_the_report_ends_with_what_was_missed_and_wrong() -> None:
     made, out = report()
-    made.add(Line(case="upsert", what="bytes", unit="bytes", value=3e6, floor=2e6, target=1.1))
-    made.add(Line(case="upsert", what="objects", unit="objects", value=4, target=4))
-    made.add(Line(case="upsert", what="no target", unit="requests", value=7))
+    made.value("upsert", "bytes", "bytes", 3e6, 2e6, target=1.1)
+    made.value("upsert", "objects", "objects", 4, target=4)
+    made.value("upsert", "no target", "requests", 7)
     made.check("read", [])
     made.check("load", ["row count: 1, expected 2"])
     made.end()

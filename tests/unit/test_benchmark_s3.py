@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from benchmarks.s3_proxy import Proxy, Request, depth, proxied
+from benchmarks.cases.s3_proxy import Proxy, Request, depth, proxied
 
 
 def request(began: float, ended: float) -> Request:

@@ -1,0 +1,1 @@
+"""What the harness runs: one function for each case. See :data:`benchmarks.harness.CASES`."""
