@@ -89,7 +89,7 @@ def _serve(served: str, *arguments: str) -> None:
         except EOFError:
             return
         try:
-            answer = (None, getattr(target, do)(*given, **named))
+            answer: tuple[str | None, Any] = (None, getattr(target, do)(*given, **named))
         except Exception as error:  # noqa: BLE001 - whatever it is, the other process raises it
             answer = (f"{type(error).__name__}: {error}", None)
         pickle.dump(answer, answers)

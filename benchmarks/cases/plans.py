@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["compaction_plan", "large_table", "plan_time"]
 
 _BUCKETS = 16
-_BASE_BYTES, _BLOCK_BYTES, _BLOCK_ROWS = 100_000_000, 50_000, 500
+_BASE_BYTES, _BLOCK_BYTES = 100_000_000, 50_000
 _COLUMNS = ("day", "k", "v")
 _COMPACTION_S, _PLAN_S, _TASK_S = 2.0, 2.0, 5.0
 _LINKS = 1_000
@@ -72,14 +72,16 @@ def _plan_problems(plan: CompactionPlan, *, slices: int, commits: int) -> list[s
 
 
 def large_table(
-    path: Path, *, slices: int, commits: int, table_files: int = 1, touched: int | None = None
+    path: Path, *, slices: int, commits: int, table_files: int = 1, touched: int | None = None, one_row: bool = False
 ) -> LakeTable:
     """A table of so many buckets. Each has ``table_files`` base files, and one live block from each commit.
 
     Keys of a block lie in the last base file of its bucket.
 
     :param touched: how many buckets each commit touches, taking turns; by default all.
+    :param one_row: whether each file and block has one row, as the log says; else many.
     """
+    file_rows, block_rows = (1, 1) if one_row else (1_000_000, 500)
     table = LakeTable.create(
         path, "day STRING, k BIGINT, v STRING", key=["day", "k"], partition_by=["day"], buckets=_BUCKETS,
         properties={**OFF, "delta.checkpointInterval": "1000000"},
@@ -88,7 +90,7 @@ def large_table(
     handle, config, state = table.handle, table.view.config, table.view.state
     adds = [
         add_file(
-            f"base/0/{ordinal}.parquet", ordinal, bucket=part.bucket, buckets=_BUCKETS, rows=1_000_000,
+            f"base/0/{ordinal}.parquet", ordinal, bucket=part.bucket, buckets=_BUCKETS, rows=file_rows,
             lower=(part.partition[0] or "", place * 1000) if place else None, size_bytes=_BASE_BYTES,
             partition={"day": part.partition[0]},
         )
@@ -100,7 +102,7 @@ def large_table(
     for number in range(commits):
         first = 0 if touched is None else number * touched % slices
         chosen = parts if touched is None else [*parts[first:], *parts[:first]][:touched]
-        blocks = [_block(part, place, number) for place, part in enumerate(chosen)]
+        blocks = [_block(part, place, number, block_rows) for place, part in enumerate(chosen)]
         index = f"_lakemerge/log/{number}-index.parquet"
         write_block_index(handle.store, index, blocks, _COLUMNS)
         logs = LogCommit(str(number), -1, 0, _COLUMNS, tuple(blocks), index)
@@ -108,11 +110,11 @@ def large_table(
     return LakeTable.open(path)
 
 
-def _block(part: BucketId, place: int, number: int) -> LogBlock:
+def _block(part: BucketId, place: int, number: int, rows: int) -> LogBlock:
     day = part.partition[0] or ""
     return LogBlock(
         file=LogFile(f"_lakemerge/log/{number}-{place // 64}.parquet", 1_000_000, _COLUMNS),
-        first_row_group=place % 64, row_groups=1, bucket_id=part, buckets=_BUCKETS, rows=_BLOCK_ROWS,
+        first_row_group=place % 64, row_groups=1, bucket_id=part, buckets=_BUCKETS, rows=rows,
         data_bytes=_BLOCK_BYTES, key_min=(day, 100_000), key_max=(day, 900_000),
     )  # fmt: skip
 
@@ -128,7 +130,7 @@ def plan_time(
 ) -> None:
     """Planning a read of 100,000 files with 100 pending commits: under 2 s, and Spark's first row in under 5 s."""
     path = run.folder / "table"
-    opened = large_table(path, slices=files, commits=commits, touched=touched)
+    opened = large_table(path, slices=files, commits=commits, touched=touched, one_row=True)
     what = f"{files:,} files, {commits} commits of {touched:,} blocks"
     contenders = [Contender("plan", partial(_plan, opened)), Contender("open", partial(LakeTable.open, path))]
     times = interleave(contenders, rounds=rounds)

@@ -47,10 +47,9 @@ def s3(
     logging.getLogger("lakemerge").setLevel(logging.WARNING)
     parameters = Parameters(scale=scale, commits=max(commits, 4), rounds=1, seed=11)
     workload = Workload.prepare(run.data, parameters)
-    iceberg: Path | None = ENGINES["iceberg"].python(run.environments)
+    iceberg = ENGINES["iceberg"].python(run.environments)
     if not iceberg.exists():
         run.report.say(f"NOT RUN: iceberg: there is no {iceberg} (make bench-s3 makes it)")
-        iceberg = None
     folder = run.folder / "store"
     folder.mkdir()
     with (
@@ -93,9 +92,9 @@ def measure(
     credentials: Credentials,
     *,
     commits: int,
-    iceberg: Path | None,
+    iceberg: Path,
 ) -> None:
-    """All steps of all engines. ``iceberg`` is the Python of Iceberg's environment; without one Iceberg is left out."""
+    """All steps of all engines. ``iceberg`` is the Python of Iceberg's environment; without it Iceberg is left out."""
     frames = [workload.small(number + 1) for number in range(commits)]
     state = workload.state(workload.initial, frames)
     asked = (FULL_SCAN, AGGREGATE, FILTER, look_up(*workload.updated_key()))
@@ -105,7 +104,7 @@ def measure(
     def engines() -> Iterator[Engine]:
         yield Lake("lakemerge", *at)
         yield Deltalake("deltalake", *at)
-        if iceberg is not None:
+        if iceberg.exists():
             yield Iceberg("iceberg", *at, python=iceberg, scratch=run.folder / "spark")
 
     plain, meter = Plain("plain", *at), _Meter(run.report, proxy, "plain")

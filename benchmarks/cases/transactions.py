@@ -150,7 +150,7 @@ def _sums(frame: pa.Table, original: Path) -> tuple[int, ...]:
     """Count, sum of keys, of ``i0`` and of ``ts`` after the merge: every source row is newer."""
     found = LakeTable.open(original).to_arrow(columns=["k", "i0", "ts"])
     left = found.filter(pc.invert(pc.is_in(found.column("k"), frame.column("k"))))
-    both = pa.concat_tables([left.select(["k", "i0", "ts"]), frame.select(["k", "i0", "ts"])])
+    both = pa.concat_tables([left, frame.select(left.column_names).cast(left.schema)])
     return both.num_rows, *(int(pc.sum(column).as_py()) for column in both.columns)
 
 

@@ -23,7 +23,7 @@ def test_every_step_of_every_engine(endpoint: Endpoint, place: str, tmp_path: Pa
     report = Report(Console(quiet=True))
     with proxied(host, int(port), delay_s=0.001) as proxy:
         run = Run(report, tmp_path, tmp_path)
-        measure(run, workload, proxy, place, (KEY, SECRET), commits=3, iceberg=None)
+        measure(run, workload, proxy, place, (KEY, SECRET), commits=3, iceberg=tmp_path / "none")
     assert report.problems == []
     assert {line.case for line in report.lines} == {"plain", "lakemerge", "deltalake"}
     requests = {(line.case, line.what): line.value for line in report.lines if line.unit == "requests"}

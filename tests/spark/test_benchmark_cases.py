@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from benchmarks import harness
-from benchmarks.cases import foundation, ingest, merge_source, phases, plans, streams, transactions
+from benchmarks.cases import foundation, plans, streams, transactions
 from benchmarks.cases.foundation import Bench
 from benchmarks.foundation_data import Inputs
 from benchmarks.measure import Report
@@ -34,19 +35,14 @@ def one_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     def session(*_: Any, **__: Any) -> Iterator[SparkSession]:
         yield spark
 
-    for module in (foundation, ingest, merge_source, plans, transactions):
+    for module in (foundation, plans, transactions):
         monkeypatch.setattr(module, "session", session)
 
 
 def run(case: str, folder: Path, data: Path, **options: Any) -> Report:
-    report = Report(Console(quiet=True))
+    report = Report(Console(file=StringIO(), record=True))
     harness.function_of(case)(harness.Run(report, folder, data), **options)
     return report
-
-
-def bench_of(spark: SparkSession, folder: Path, data: Path) -> Bench:
-    inputs = Inputs.prepare(data, scale=SCALE, seed=7)
-    return Bench(spark, inputs, folder, Report(Console(quiet=True)), rounds=1, delta=True, large=False)
 
 
 def test_foundation(tmp_path: Path, data: Path) -> None:
@@ -58,64 +54,44 @@ def test_foundation(tmp_path: Path, data: Path) -> None:
     assert len([line for line in report.lines if line.target is not None]) == 30
     objects = [(line.value, line.target) for line in report.lines if line.unit == "objects"]
     assert objects == [(3, 4), (3, 4)]  # two log files and the commit
+    printed = report._console.export_text()
+    for function in ("spark/writer.py", "write/pack.py", "compaction/run/group.py"):
+        assert function in printed, "profiles name what ran, on the driver and in tasks"
 
 
 def test_a_wrong_table_and_a_wrong_merge_by_delta_are_found(spark: SparkSession, tmp_path: Path, data: Path) -> None:
-    bench = bench_of(spark, tmp_path, data)
-    foundation.load_delta(bench, bench.inputs.initial)
+    inputs = Inputs.prepare(data, scale=SCALE, seed=7)
+    bench = Bench(spark, inputs, tmp_path, Report(Console(quiet=True)), rounds=1, delta=True, large=False)
+    foundation.load_delta(bench, inputs.initial)
     contender = foundation.delta_merge(bench, "small")
     assert contender.before is not None
     contender.before()
     contender.run()
-    foundation.check_delta(bench, bench.inputs.initial, "small")
+    foundation.check_delta(bench, inputs.initial, "small")
     assert bench.report.problems == []
-    foundation.check_delta(bench, bench.inputs.initial, "large")
+    foundation.check_delta(bench, inputs.initial, "large")
     assert {problem.partition(":")[0] for problem in bench.report.problems} == {"Delta MERGE of large"}
 
 
-def test_a_wrong_answer_of_a_read_is_found(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = LakeTable.to_df
-    monkeypatch.setattr(LakeTable, "to_df", lambda *given, **named: right(*given, **named).limit(3))
-    problems = run("foundation", tmp_path, data, scale=SCALE, parts=("read",), rounds=1, delta=False).problems
-    assert any(problem.startswith("read: count, dirty") for problem in problems)
-    assert any(problem.startswith("read of the loaded table") for problem in problems)
+def test_transactions_find_wrong_updates_and_upserts(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And find that merges, by us and by Delta, are right."""
+    update, upsert = LakeTable.update_where, LakeTable.upsert
+
+    def short(table: LakeTable, rows: Any) -> Any:
+        return upsert(table, rows.limit(3) if hasattr(rows, "limit") else rows)
+
+    monkeypatch.setattr(LakeTable, "update_where", lambda table, where, _: update(table, where, {"i0": "i0 + 2"}))
+    monkeypatch.setattr(LakeTable, "upsert", short)
+    problems = run("transactions", tmp_path, data, rows=2_000, rounds=1, parts=("spark", "merge")).problems
+    assert [problem.partition(":")[0] for problem in problems] == ["update", "parts", "merge, upsert"]
 
 
-def test_profiles_see_what_ran(spark: SparkSession, tmp_path: Path, data: Path) -> None:
-    bench = bench_of(spark, tmp_path, data)
-    table = bench.copy(bench.table("loaded", bench.inputs.third), "profiled", phases.IN_TASKS)
-    frame = bench.parquet(bench.inputs.frame("large"))
-    for part, action, name in (
-        ("upsert", lambda: table.upsert(frame), "pack_partition"),
-        ("compact", table.compact, "run_job"),
-    ):
-        driver, tasks = phases.profiled(part, tmp_path / "profiles", action).values()
-        assert any("lakemerge" in function for function, _ in phases._slowest(driver))
-        assert any(name in function and seconds > 0 for function, seconds in phases._slowest(tasks))
-
-
-@pytest.mark.parametrize("right", [True, False])
-def test_transactions(right: bool, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not right:
-        update, upsert = LakeTable.update_where, LakeTable.upsert
-        monkeypatch.setattr(LakeTable, "update_where", lambda table, where, _: update(table, where, {"i0": "i0 + 2"}))
-        monkeypatch.setattr(
-            LakeTable, "upsert", lambda table, rows: upsert(table, rows.limit(3) if hasattr(rows, "limit") else rows)
-        )
-    problems = run("transactions", tmp_path, data, rows=3_000, rounds=1, parts=("spark", "merge")).problems
-    assert [problem.partition(":")[0] for problem in problems] == (
-        [] if right else ["update", "parts", "merge, upsert"]
-    )
-
-
-def test_plan_time_and_ingest(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = run("plan-time", tmp_path / "plan", data, files=20, commits=2, touched=5, rounds=1)
+def test_plan_time(tmp_path: Path, data: Path) -> None:
+    report = run("plan-time", tmp_path, data, files=20, commits=2, touched=5, rounds=1)
     assert report.problems == []
     assert [line.case for line in report.lines] == ["plan", "plan", "plan", "spark"]
-    (tmp_path / "ingest").mkdir()
-    report = run("ingest", tmp_path / "ingest", data, scale=SCALE, parts=("spark",), rounds=1, many=3)
-    assert report.problems == []
-    assert len(report.lines) == 4
 
 
 def test_streams(spark: SparkSession, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

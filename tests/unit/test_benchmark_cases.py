@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from benchmarks import harness
+from benchmarks import harness, tables
 from benchmarks.cases import (
     foundation_log,
     ingest,
@@ -25,7 +25,6 @@ from benchmarks.cases import (
     paimon,
     plans,
     s3,
-    services,
 )
 from benchmarks.cases.merger_answers import Answers
 from benchmarks.cases.merger_folds import Folds
@@ -214,7 +213,7 @@ def test_a_case_finds_a_wrong_result(wrong: str, tmp_path: Path, data: Path, mon
 
 def test_a_wrong_log_is_found(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One whose appends are empty."""
-    right = foundation_log.commit
+    right = tables.commit
     monkeypatch.setattr(
         foundation_log,
         "commit",
@@ -297,13 +296,6 @@ def test_wrong_clusters_are_found(tmp_path: Path) -> None:
     found = " ".join(merge_source.problems_of(people, tmp_path))
     assert "not the same" in found
     assert "twice or missing" in found
-
-
-def test_the_floor_of_a_log_compaction_writes_all_rows_by_key(tmp_path: Path) -> None:
-    table = LakeTable.create(tmp_path / "t", "k BIGINT, v BIGINT", key=["k"], buckets=2)
-    for keys in ([9], [5, 3], [4, 5]):
-        table.upsert(pa.table({"k": pa.array(keys), "v": pa.array(keys)}))
-    assert services.rewrite_once(tmp_path / "t", tmp_path / "floor.parquet") == 4
 
 
 class OneRequest(Proxy):
@@ -419,9 +411,3 @@ def rows_of(path: Path) -> dict[tuple[int, int], int]:
     found = dict(zip(zip(*keys, strict=True), times, strict=True))
     assert len(found) == len(times)
     return found
-
-
-@pytest.mark.parametrize("bad", [{"scale": 0.0, "seed": 1}, {"scale": 0.1, "seed": -1}])
-def test_impossible_line_items_are_refused(tmp_path: Path, bad: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="are needed"):
-        LineItems.prepare(tmp_path, **bad)  # type: ignore[arg-type]  # integers where the signature says so

@@ -16,9 +16,9 @@ import pytest
 
 from benchmarks.compare import __main__ as command
 from benchmarks.compare.book import Arena, Written, written
-from benchmarks.compare.cases import CASES, degradation
+from benchmarks.compare.cases import CASES
 from benchmarks.compare.engine import Engine, Place
-from benchmarks.compare.engines import CORE, ENGINES
+from benchmarks.compare.engines import ENGINES
 from benchmarks.compare.memory import measured, tree_bytes
 from benchmarks.compare.on_arrow import ArrowParquet, OnArrow
 from benchmarks.compare.queries import Answer, Bound, Query, queries
@@ -189,13 +189,6 @@ def test_a_floor_that_answers_wrong_is_no_floor(workload: Workload, tmp_path: Pa
     assert all(problem.startswith("floor gave (('7',),), expected") for (problem,) in void.values())
 
 
-@pytest.mark.parametrize(("case", "engine"), [("sizes", TakesLateRecords), ("longevity", MiscountsQueries)])
-def test_cases_without_such_steps_stay_right(
-    case: str, engine: type[Folding], workload: Workload, tmp_path: Path
-) -> None:
-    assert not any(row.is_void for row in rows_of(case, engine(), workload, tmp_path))
-
-
 @pytest.mark.parametrize("case", ["sizes", "longevity", "wide"])
 def test_wrong_rows_void_every_case(case: str, workload: Workload, tmp_path: Path) -> None:
     rows = rows_of(case, LosesRowsInLoads(), workload, tmp_path)
@@ -230,11 +223,6 @@ def test_what_is_written_is_what_is_new_or_changed() -> None:
     after = {"kept": (10, 1), "replaced": (25, 2), "touched": (80, 2), "new": (3, 3)}
     assert written(before, after) == Written(bytes=108, objects=3)
     assert written({}, {}) == Written(0, 0)
-
-
-def test_degradation_is_the_mean_relative_change() -> None:
-    assert degradation([2.0, 3.0, 3.0, 1.5]) == pytest.approx((0.5 + 0.0 - 0.5) / 3)
-    assert degradation([1.0, 2.0]) == 1.0
 
 
 def test_memory_of_a_tree_of_processes(tmp_path: Path) -> None:
@@ -388,13 +376,3 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ]
     assert not any("problems" in row for result in body["results"] for row in result["rows"])
     assert (tmp_path / "out" / "n.md").read_text().count("| load |") == 2
-
-
-def test_core_and_unknown_engines(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command._options([]).engines == list(CORE) == ["lakemerge", "delta", "iceberg"]
-    full = command._options(["--full"])
-    assert set(ENGINES) - set(full.engines) == {"lakemerge-4.1", "lakemerge-inline-4.1"}
-    assert full.cases == list(CASES)
-    with pytest.raises(SystemExit):
-        command._options(["--engines", "delta,paimon"])
-    assert "not paimon" in capsys.readouterr().err

@@ -79,13 +79,6 @@ def test_cells() -> None:
     )
 
 
-def test_engines_without_spark_have_tables_of_their_own() -> None:
-    text = markdown(comparison(history("lakemerge", timed("load", 1.0)), history("pypaimon", timed("load", 4.0))))
-    title = "One history: load, six commits of 1 %, queries, compaction, queries, one commit of 10 %"
-    assert section(text, f"{title}\n")[0] == ["", "LakeMerge"]
-    assert section(text, f"{title}, without Spark")[:2] == [["", "pypaimon"], ["load", "8.00x (4.00 s)"]]
-
-
 def test_of_many_places_the_ends_are_shown() -> None:
     rows = [timed("commit", number / 10, at=number) for number in range(1, 13)]
     rate = Row(step="degradation of commits", unit="rate", samples=(0.125,))
@@ -97,14 +90,6 @@ def test_of_many_places_the_ends_are_shown() -> None:
     three = [timed("commit", 1.0, at=number) for number in (1, 2, 3)]
     text = markdown(comparison(CaseResult(engine="delta", case="sizes", rows=tuple(three))))
     assert len(section(text, "Commits of one size")) == 5
-
-
-def test_problems_and_failures_are_named() -> None:
-    wrong = Row(step="commit", unit="s", at=7.0, samples=(1.0,), problems=("row count: 1, expected 2",))
-    failed = CaseResult(engine="hudi", case="wide", failure="exit status 1:\nboom")
-    made = comparison(CaseResult(engine="delta", case="sizes", rows=(wrong,)), failed)
-    assert made.problems == ["delta, sizes, commit, at 7: row count: 1, expected 2"]
-    assert made.failures == ["hudi, wide: exit status 1:\nboom"]
 
 
 def test_json_holds_samples_configuration_and_machine(tmp_path: Path) -> None:

@@ -104,13 +104,6 @@ def test_duplicates_differ_and_come_two_and_three_times(workload: Workload) -> N
     assert len({(key_of(row), row["l_tax"], time_of(row)) for row in rows}) == len(rows)
 
 
-def test_deletes_name_stored_rows(workload: Workload) -> None:
-    stored = folded(workload.initial, [])
-    deletes = {key_of(row) for row in records(workload.deletes.path)}
-    assert deletes <= set(stored)
-    assert set(folded(workload.initial, [workload.deletes])) == set(stored) - deletes
-
-
 def test_expected_rows_equal_a_fold(workload: Workload) -> None:
     frames = [workload.small(1), workload.late, workload.duplicates, workload.deletes, workload.large]
     state = workload.state(workload.initial, frames)
@@ -172,28 +165,3 @@ def test_answers(workload: Workload) -> None:
     columns = look_up(*key).columns
     found = workload.answer(workload.state(workload.initial, [workload.small(1)]), look_up(*key))
     assert found == (tuple(str(stored[name]) for name in columns),)
-
-
-def test_wrong_rows_are_seen(workload: Workload, tmp_path: Path) -> None:
-    rows = pq.read_table(workload.initial)
-    for name, found in {"right": rows, "short": rows.slice(1), "twice": rows.take([0, *range(rows.num_rows)])}.items():
-        (tmp_path / name).mkdir()
-        pq.write_table(found, tmp_path / name / "0.parquet")
-    assert workload.problems(LINEITEM, tmp_path / "right", workload.initial) == ()
-    assert workload.problems(LINEITEM, tmp_path / "short", workload.initial)
-    assert workload.problems(LINEITEM, tmp_path / "twice", workload.initial)
-
-
-def test_a_second_call_generates_nothing_and_other_seeds_differ(cache: Path, workload: Workload) -> None:
-    before = workload.wide.stat().st_mtime_ns
-    assert Workload.prepare(cache, PARAMETERS) == workload
-    assert workload.wide.stat().st_mtime_ns == before
-    other = Workload.prepare(cache, Parameters(scale=0.001, commits=4, rounds=1, seed=6))
-    assert records(other.small(1).path) != records(workload.small(1).path)
-
-
-@pytest.mark.parametrize("bad", [{"scale": 0.0}, {"commits": 3}, {"rounds": 0}, {"seed": -1}])
-def test_impossible_parameters_are_refused(bad: dict[str, float]) -> None:
-    given = {"scale": 0.1, "commits": 4, "rounds": 1, "seed": 1, **bad}
-    with pytest.raises(ValueError, match="are needed"):
-        Parameters(**given)  # type: ignore[arg-type]  # integers where the signature says so

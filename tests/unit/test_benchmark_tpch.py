@@ -92,22 +92,6 @@ def test_one_commit_never_leaves_the_winner_to_the_order_of_its_rows(workload: W
         assert all(len(found) == 1 for found in versions.values())
 
 
-def test_one_seed_gives_one_stream(workload: Workload, tmp_path: Path) -> None:
-    again = Workload.prepare(tmp_path, scale=SCALE, commits=1, fraction=FRACTION, seed=11)
-    other = Workload.prepare(tmp_path, scale=SCALE, commits=1, fraction=FRACTION, seed=12)
-    first = rows_of(workload.change(ORDERS, 1))
-    assert rows_of(again.change(ORDERS, 1)) == first
-    assert rows_of(other.change(ORDERS, 1)) != first
-
-
-def test_a_second_call_generates_nothing(workload: Workload) -> None:
-    before = workload.expected(LINEITEM).stat().st_mtime_ns
-    again = Workload.prepare(workload.folder.parent, scale=SCALE, commits=COMMITS, fraction=FRACTION, seed=11)
-    assert again == workload
-    assert again.expected(LINEITEM).stat().st_mtime_ns == before
-    assert not list(workload.folder.parent.glob(".partial-*"))
-
-
 def altered(table: pa.Table, change: str) -> pa.Table:
     """``table`` with one defect."""
     comment = table.schema.get_field_index("o_comment")
@@ -143,11 +127,3 @@ def test_a_wrong_answer_is_seen(workload: Workload, db: duckdb.DuckDBPyConnectio
     db.register("actual", altered(expected, change))
     assert compare(db, ORDERS, "actual", "expected").problems
     assert compare(db, ORDERS, "expected", "expected").problems == ()
-
-
-@pytest.mark.parametrize("bad", [{"scale": 0}, {"commits": 0}, {"fraction": 0}, {"fraction": 1.5}, {"seed": -1}])
-def test_impossible_parameters_are_refused(tmp_path: Path, bad: dict[str, float]) -> None:
-    parameters = {"scale": SCALE, "commits": 1, "fraction": FRACTION, "seed": 0} | bad
-    with pytest.raises(ValueError, match="are needed"):
-        Workload.prepare(tmp_path, **parameters)  # type: ignore[arg-type]  # integers where the signature says so
-    assert list(tmp_path.iterdir()) == []
