@@ -70,6 +70,9 @@ def _report_batches(run: Run, minutes: float) -> None:
         folder = str(run.folder / name)
         found[name] = elsewhere(__name__, "batches", python=python, folder=folder, engine=name, minutes=minutes)
     ours, floor = found["lakemerge"]["seconds"], found["parquet"]["seconds"]
+    if not ours or not floor:
+        run.report.check("batches", ["no batch but the first has ended: more minutes are needed"])
+        return
     tenth = max(1, len(ours) // 10)
     first, last = statistics.median(ours[:tenth]), statistics.median(ours[-tenth:])
     run.report.timed("batches", f"{what}: Parquet", floor)

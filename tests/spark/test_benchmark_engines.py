@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -16,8 +15,6 @@ from benchmarks.compare.engine import Engine, Place
 from benchmarks.compare.lakemerge_arrow import LakeMergeOnArrow
 from benchmarks.compare.lakemerge_spark import INLINE, LakeMergeOnSpark
 from benchmarks.compare.lance import Lance
-from benchmarks.compare.on_arrow import ArrowParquet
-from benchmarks.compare.on_spark import SparkParquet
 from benchmarks.compare.queries import queries
 from benchmarks.compare.workload import WIDE, WIDE_CHANGED, Parameters, Workload
 from benchmarks.tpch import LINEITEM
@@ -86,41 +83,6 @@ def test_engines_update_columns(engine: Engine, workload: Workload, tmp_path: Pa
     assert problems(engine, place, workload, workload.wide_state(frames), tmp_path / "found") == ()
 
 
-@pytest.mark.parametrize("kind", ["spark", "arrow"])
-def test_floors_write_and_read(kind: str, spark: SparkSession, workload: Workload, tmp_path: Path) -> None:
-    floor = SparkParquet(spark) if kind == "spark" else ArrowParquet()
-    place = Place(tmp_path / "plain", LINEITEM, 1 << 20)
-    floor.load(place, workload.initial)
-    assert problems(floor, place, workload, workload.initial, tmp_path / "loaded") == ()
-    asked = queries(*workload.updated_key())
-    assert [floor.answer(place, query) for query in asked] == [
-        workload.answer(workload.initial, query) for query in asked
-    ]
-    floor.compact(place)
-    assert workload.problems(LINEITEM, tmp_path / "plain-compacted", workload.initial) == ()
-    floor.upsert(place, workload.small(1))
-    floor.delete(place, workload.deletes)
-    counts = [pq.read_table(path).num_rows for path in (workload.small(1).path, workload.deletes.path)]
-    assert floor.answer(place, asked[0]) == ((str(workload.initial_rows + sum(counts)),),)
-
-
 def problems(engine: Engine, place: Place, workload: Workload, state: Path, target: Path) -> tuple[str, ...]:
     engine.dump(place, target)
     return workload.problems(place.entity, target, state)
-
-
-@pytest.mark.parametrize("name", ["lakemerge", "delta"])
-def test_engines_keep_tables_in_order(name: str, spark: SparkSession, workload: Workload, tmp_path: Path) -> None:
-    """A day of each way to do so: answers are right, and the table's properties say how it is kept."""
-    engine = LakeMergeOnSpark(spark) if name == "lakemerge" else Delta(spark)
-    assert engine.upkeeps
-    for number, upkeep in enumerate(engine.upkeeps):
-        place = Place(tmp_path / f"table_{number}", LINEITEM, 1 << 20, upkeep.properties)
-        engine.load(place, workload.initial)
-        frames = [workload.recent(1), workload.recent(2)]
-        for frame in frames:
-            engine.upsert(place, frame)
-        state = workload.state(workload.initial, frames)
-        assert problems(engine, place, workload, state, tmp_path / f"found_{number}") == ()
-        text = "".join(path.read_text() for path in (place.path / "_delta_log").glob("*.json"))
-        assert all(f'"{key}":"{value}"' in text for key, value in upkeep.properties.items())

@@ -233,16 +233,8 @@ def test_memory_of_a_tree_of_processes(tmp_path: Path) -> None:
             f"Name:\t{'java' if pid == 8 else 'any'}\nPPid:\t{parent}\n{resident}"
         )
 
-    for pid, parent, kilobytes in [
-        (1, 0, 500),
-        (7, 1, 10),
-        (8, 7, 20),
-        (9, 8, None),
-        (10, 1, 40),
-        (11, 8, 80),
-        (13, 11, 80),
-    ]:
-        process(pid, parent, kilobytes)
+    for number in ((1, 0, 500), (7, 1, 10), (8, 7, 20), (9, 8, None), (10, 1, 40), (11, 8, 80), (13, 11, 80)):
+        process(*number)
     # 13 was forked from 11 and has all of its memory in common with it.
     (tmp_path / "12").mkdir()  # ended
     (tmp_path / "self").mkdir()
@@ -285,29 +277,6 @@ def test_a_case_is_given_up(workload: Workload, tmp_path: Path) -> None:
     assert [result and result.given_up for result in found] == [None, "not done in 0.002 minutes", None]
     assert found[2] is None, "the engine is in the middle of something"
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-
-
-def test_results_survive_a_file(tmp_path: Path) -> None:
-    rows = (
-        Row(
-            step="load",
-            unit="s",
-            samples=(
-                1.0,
-                3.0,
-                2.0,
-            ),
-            floor_samples=(1.0,),
-            at=7.0,
-        ),
-        Row(step="load", unit="bytes", samples=(4.0,), problems=("row count: 1, expected 2",)),
-        Row(step="compaction", unit="s", cannot="none"),
-    )
-    result = CaseResult(engine="e", case="c", rows=rows, versions={"v": None}, peak_memory_bytes=5, seconds=1.5)
-    result.write(tmp_path)
-    assert CaseResult.read(tmp_path, "e", "c") == result
-    assert [(row.value, row.ratio) for row in rows] == [(2.0, 2.0), (None, None), (None, None)]
-    assert CaseResult.read(tmp_path, "e", "other") is None
 
 
 class Workers:

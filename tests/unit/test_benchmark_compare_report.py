@@ -79,19 +79,6 @@ def test_cells() -> None:
     )
 
 
-def test_of_many_places_the_ends_are_shown() -> None:
-    rows = [timed("commit", number / 10, at=number) for number in range(1, 13)]
-    rate = Row(step="degradation of commits", unit="rate", samples=(0.125,))
-    text = markdown(comparison(CaseResult(engine="delta", case="longevity", rows=(*rows, rate))))
-    labels = [row[0] for row in section(text, "Many commits")]
-    assert "In short" not in text  # it has nothing of this case
-    assert labels == ["", "commit, at 1", "commit, at 12", "degradation of commits", "peak memory"]
-    assert section(text, "Many commits")[3] == ["degradation of commits", "+12.5%"]
-    three = [timed("commit", 1.0, at=number) for number in (1, 2, 3)]
-    text = markdown(comparison(CaseResult(engine="delta", case="sizes", rows=tuple(three))))
-    assert len(section(text, "Commits of one size")) == 5
-
-
 def test_json_holds_samples_configuration_and_machine(tmp_path: Path) -> None:
     result = CaseResult(
         engine="delta",
@@ -233,10 +220,3 @@ def test_published_plots_are_those_of_published_results(tmp_path: Path) -> None:
     assert {path.name for path in drawn} == {path.name for path in published.glob("*.svg")}
     for path in drawn:
         assert path.read_text() == (published / path.name).read_text(), path.name
-
-
-def test_there_is_no_plot_of_nothing(tmp_path: Path) -> None:
-    void = Row(step="compaction", unit="s", samples=(1.0,), floor_samples=(1.0,), problems=("row count",))
-    assert draw(comparison(history("lakemerge", void)), tmp_path) == []
-    assert draw(comparison(), tmp_path) == []
-    assert list(tmp_path.iterdir()) == []

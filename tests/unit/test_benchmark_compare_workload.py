@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from decimal import Decimal
 from pathlib import Path
 
@@ -66,26 +66,6 @@ def count_of(workload: Workload) -> int:
     return round(workload.initial_rows * 0.01)
 
 
-def test_small_commits_update_and_insert(workload: Workload) -> None:
-    stored = folded(workload.initial, [])
-    drawn = []
-    for number in (1, 2, 3, 4):
-        rows = records(workload.small(number).path)
-        assert len({key_of(row) for row in rows}) == len(rows) == count_of(workload)
-        new = [row for row in rows if key_of(row) not in stored]
-        assert len(new) == pytest.approx(len(rows) * 0.1, abs=1)
-        assert all(time_of(row) > time_of(stored[key_of(row)]) for row in rows if key_of(row) in stored)
-        drawn.append({key_of(row) for row in rows})
-        # From all over the table, in no order.
-        orders = [key_of(row)[0] for row in rows]
-        assert (
-            min(orders) < max(order for order, _ in stored) / 5 < max(order for order, _ in stored) * 0.8 < max(orders)
-        )
-        assert orders != sorted(orders)
-    assert len(set.union(*drawn)) > 3.5 * count_of(workload)
-    assert len(records(workload.large.path)) == round(workload.initial_rows * 0.1)
-
-
 def test_late_records_lose(workload: Workload) -> None:
     stored = folded(workload.initial, [])
     known = [row for row in records(workload.late.path) if key_of(row) in stored]
@@ -93,15 +73,6 @@ def test_late_records_lose(workload: Workload) -> None:
     assert len(late) == pytest.approx(len(known) / 2, abs=len(known) * 0.1)
     after = folded(workload.initial, [workload.late])
     assert all(after[key_of(row)] == stored[key_of(row)] for row in late)
-
-
-def test_duplicates_differ_and_come_two_and_three_times(workload: Workload) -> None:
-    assert not workload.duplicates.unique
-    rows = records(workload.duplicates.path)
-    times = Counter(map(key_of, rows))
-    assert set(times.values()) == {1, 2, 3}
-    assert len(times) == count_of(workload)
-    assert len({(key_of(row), row["l_tax"], time_of(row)) for row in rows}) == len(rows)
 
 
 def test_expected_rows_equal_a_fold(workload: Workload) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.compare.book import Arena
@@ -13,11 +11,8 @@ from benchmarks.compare.engine import Place, Upkeep
 from benchmarks.compare.mixes import mixes
 from benchmarks.compare.mixture import READS, Day
 from benchmarks.compare.on_arrow import ArrowParquet
-from benchmarks.compare.plots import draw
 from benchmarks.compare.queries import Answer, Query
-from benchmarks.compare.report import Comparison, markdown
-from benchmarks.compare.results import CaseResult, Row
-from benchmarks.compare.workload import RECENT, Frame, Parameters, Workload
+from benchmarks.compare.workload import Frame, Parameters, Workload
 from tests.unit.test_benchmark_compare import Folding
 
 pytestmark = pytest.mark.long
@@ -105,50 +100,3 @@ def test_wrong_rows_void_the_totals(workload: Workload, tmp_path: Path) -> None:
     assert rows
     assert all(row.is_void and row.value is None for row in rows)
     assert any("after 2 commits: full scan is wrong" in problem for problem in rows[0].problems)
-
-
-def test_an_engine_without_an_upkeep_is_left_out(workload: Workload, tmp_path: Path) -> None:
-    assert list(mixes(Arena(Folding(), ArrowParquet(), workload, tmp_path))) == []
-
-
-def test_recent_frames_have_recent_keys(workload: Workload) -> None:
-    keys = sorted(pq.read_table(workload.initial, columns=["l_orderkey"]).column("l_orderkey").to_pylist())
-    least = keys[round(len(keys) * (1 - RECENT)) - 1]
-    for number in (1, 4):
-        drawn = pq.read_table(workload.recent(number).path, columns=["l_orderkey"]).column("l_orderkey").to_pylist()
-        assert len(drawn) == round(len(keys) * 0.01)
-        assert min(drawn) >= least
-
-
-def result(engine: str, totals: Mapping[str, Mapping[float, float]]) -> CaseResult:
-    rows = [
-        Row(step=step, unit="s", samples=(value,), floor_samples=(10.0,), at=reads)
-        for step, values in totals.items()
-        for reads, value in values.items()
-    ]
-    rows.append(Row(step="uniform, auto: full scan, first", unit="s", samples=(1.0, 2.0), floor_samples=(1.0, 1.0)))
-    return CaseResult(engine=engine, case="mixes", rows=tuple(rows))
-
-
-def test_the_report_and_the_plot_show_every_mix(tmp_path: Path) -> None:
-    ours = {reads: 10.0 * place for place, reads in enumerate(READS, start=1)}
-    comparison = Comparison(
-        name="made",
-        date="2026-01-01",
-        parameters=PARAMETERS,
-        rows=6000,
-        machine={"cores": 2},
-        results=[
-            result("lakemerge", {"uniform: total": ours, "uniform: total, by default": ours}),
-            result("delta", {"uniform: total": {reads: 2 * value for reads, value in ours.items()}}),
-        ],
-    )
-    text = markdown(comparison)
-    assert "| uniform: total, at 0.1 | 1.00x (10.00 s) | 2.00x (20.00 s) |" in text
-    assert "| uniform: total, at 100 | 4.00x (40.00 s) | 8.00x (80.00 s) |" in text
-    assert "| uniform: total, by default, at 10 | 3.00x (30.00 s) |  |" in text
-    assert "first" not in text
-    made = {path.name: path.read_text() for path in draw(comparison, tmp_path)}
-    assert list(made) == ["made-mix-uniform.svg"]
-    for label in ("LakeMerge, default", "Delta", "plain Parquet", "queries for each commit"):
-        assert label in made["made-mix-uniform.svg"]
