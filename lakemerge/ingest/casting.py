@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.errors import FrameError
-from lakemerge.read.sql.text_numbers import from_decimal
 from lakemerge.schema.casts import castable, safe_cast
 from lakemerge.schema.soundness import check_sound
+from lakemerge.sql.text_numbers import from_decimal
 
 __all__ = [
     "EITHER",

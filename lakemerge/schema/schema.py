@@ -20,6 +20,7 @@ from lakemerge.errors import SchemaError
 from lakemerge.schema.casts import castable, extension_type, safe_cast
 from lakemerge.schema.ddl import NO_LENGTHS, PLACEHOLDER, TIMESTAMP, TIMESTAMP_NTZ, parse_ddl
 from lakemerge.schema.limits import TOO_DEEP, level_problems, name_problem
+from lakemerge.sql.types import field_ddl, type_ddl
 
 __all__ = [
     "UnknownTypeError",
@@ -51,15 +52,6 @@ _DELTA_NAMES: dict[pa.DataType, str] = {
     pa.date32(): "date",
     TIMESTAMP: "timestamp",
     TIMESTAMP_NTZ: "timestamp_ntz",
-}
-_DDL_NAMES = {
-    **{kind: name.upper() for kind, name in _DELTA_NAMES.items()},
-    pa.int8(): "TINYINT",
-    pa.int16(): "SMALLINT",
-    pa.int32(): "INT",
-    pa.int64(): "BIGINT",
-    # TIMESTAMP alone means what spark.sql.timestampType says.
-    TIMESTAMP: "TIMESTAMP_LTZ",
 }
 _SAME_VALUES: dict[pa.DataType, pa.DataType] = {
     pa.large_string(): pa.string(),
@@ -192,7 +184,7 @@ def from_delta_json(text: str, *, of_frame: bool = False) -> pa.Schema:
 def to_ddl(schema: pa.Schema) -> str:
     """Spark DDL of a canonical schema. DDL has no word for non-null elements and map values, nor for
     field metadata other than comments: those are left out."""
-    return ", ".join(_field_ddl(field, " ") for field in schema)
+    return ", ".join(field_ddl(field, " ") for field in schema)
 
 
 def needs_timestamp_ntz(schema: pa.Schema) -> bool:
@@ -441,30 +433,6 @@ def _from_name(name: str, path: str, unknown: list[str]) -> pa.DataType:
                 return pa.decimal128(precision, scale)
     unknown.append(f"{path}: the type {name!r} is not supported")
     return PLACEHOLDER
-
-
-def _field_ddl(field: pa.Field, separator: str) -> str:
-    name = field.name.replace("`", "``")
-    text = f"`{name}`{separator}{type_ddl(field.type)}"
-    if not field.nullable:
-        text += " NOT NULL"
-    comment = (field.metadata or {}).get(b"comment")
-    if comment is not None:
-        quoted = comment.decode().replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
-        text += f" COMMENT '{quoted}'"
-    return text
-
-
-def type_ddl(kind: pa.DataType) -> str:
-    if kind in _DDL_NAMES:
-        return _DDL_NAMES[kind]
-    if pa.types.is_decimal(kind):
-        return f"DECIMAL({kind.precision},{kind.scale})"
-    if pa.types.is_struct(kind):
-        return "STRUCT<" + ", ".join(_field_ddl(field, ": ") for field in kind) + ">"
-    if pa.types.is_map(kind):
-        return f"MAP<{type_ddl(kind.key_type)}, {type_ddl(kind.item_type)}>"
-    return f"ARRAY<{type_ddl(kind.value_type)}>"
 
 
 def _has_ntz(kind: pa.DataType) -> bool:

@@ -21,7 +21,6 @@ from lakemerge.errors import FilterError
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.filter.filter import Filter, parse_filter
-from lakemerge.read.filter.literals import parse_zone
 from lakemerge.read.filter.prune import file_slices_of_keys, prune_file_slices
 from lakemerge.read.merge import MergeSpec, may_pick_records
 from lakemerge.read.premerge import may_premerge, premerge_pays
@@ -32,6 +31,7 @@ from lakemerge.spark.names import are_patterns, filtered, selected
 from lakemerge.spark.premerge import is_kept, scan_premerging
 from lakemerge.spark.scans import scan_clean, scan_minor
 from lakemerge.spark.sessions import jvm_session
+from lakemerge.sql.times import parse_zone
 
 __all__ = ["COMPUTED", "PARSED", "Ways", "read_dataframe", "understood", "ways_of"]
 
@@ -142,7 +142,7 @@ def _check_length(filter: str | Column | None) -> None:
     """Raise :class:`FilterError` for a text that would end in a stack overflow of Spark's planner."""
     if not isinstance(filter, str) or len(filter) < _MOST_JOINTS:
         return
-    from lakemerge.read.sql.parsing import joints_of  # with the SQL parser, which takes time to load
+    from lakemerge.sql.parsing import joints_of  # with the SQL parser, which takes time to load
 
     joints = joints_of(filter)
     if joints > _MOST_JOINTS:

@@ -14,12 +14,12 @@ from lakemerge._internal.near import did_you_mean
 from lakemerge.errors import FilterError, FrameError
 from lakemerge.format.config import TableConfig
 from lakemerge.frames import is_spark_column
-from lakemerge.read.sql.casts import cast
-from lakemerge.read.sql.compiling import compile_value
-from lakemerge.read.sql.kinds import name as type_name
-from lakemerge.read.sql.nodes import Constant, Node, Rows, call
-from lakemerge.read.sql.parsing import parsed
 from lakemerge.schema.schema import castable, safe_cast
+from lakemerge.sql.casts import cast
+from lakemerge.sql.compiling import compile_value
+from lakemerge.sql.nodes import Constant, Node, Rows, call
+from lakemerge.sql.parsing import parsed
+from lakemerge.sql.types import name as type_name
 from mergers.wording import argument
 
 __all__ = [

@@ -13,7 +13,7 @@ from sqlglot import exp
 from lakemerge.errors import FilterError, FrameError, InputError
 from lakemerge.format.config import TableConfig
 from lakemerge.frames import is_spark_column
-from lakemerge.read.sql.parsing import parsed, sql
+from lakemerge.sql.parsing import parsed, sql
 from lakemerge.transactions.assignments import assigned_columns
 
 __all__ = [

@@ -24,11 +24,11 @@ from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.read.lookup import find_rows
 from lakemerge.read.scan import scan
-from lakemerge.read.sql.choosing import condition as as_condition
-from lakemerge.read.sql.compiling import compile_value
-from lakemerge.read.sql.nodes import Node, Rows
-from lakemerge.read.sql.parsing import parsed
 from lakemerge.schema.schema import castable, safe_cast
+from lakemerge.sql.choosing import condition as as_condition
+from lakemerge.sql.compiling import compile_value
+from lakemerge.sql.nodes import Node, Rows
+from lakemerge.sql.parsing import parsed
 from lakemerge.transactions.assignments import compile_assignments
 from lakemerge.transactions.clauses import (
     Aliases,

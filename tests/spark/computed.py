@@ -11,9 +11,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lakemerge.errors import FilterError
-from lakemerge.read.sql.compiling import compile_value
-from lakemerge.read.sql.nodes import Rows
-from lakemerge.read.sql.parsing import parsed
+from lakemerge.sql.compiling import compile_value
+from lakemerge.sql.nodes import Rows
+from lakemerge.sql.parsing import parsed
 
 __all__ = ["Computed", "compute", "differences", "spark_fails"]
 

@@ -17,8 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from lakemerge import LakeTable, ReadPolicy, Settings
 from lakemerge.errors import FilterError
 from lakemerge.read.filter.filter import parse_filter
-from lakemerge.read.filter.literals import parse_zone
 from lakemerge.schema.schema import to_arrow_schema, to_ddl
+from lakemerge.sql.times import parse_zone
 from tests.property.effort import some
 
 NAN = float("nan")

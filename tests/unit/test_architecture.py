@@ -30,8 +30,8 @@ SPARK_DOORS = (
 )
 LOOSE = {"bins", "errors", "frames", "handle", "options", "python_values", "quantities"}
 LAYERS = (
-    ("mergers",),
-    (*(f"lakemerge.{name}" for name in ("_internal", "bins", "errors", "options", "quantities", "results")),),
+    ("mergers", "lakemerge.errors", "lakemerge.sql"),
+    (*(f"lakemerge.{name}" for name in ("_internal", "bins", "options", "quantities", "results")),),
     ("lakemerge.storage",),
     ("lakemerge.delta",),
     ("lakemerge.schema",),
@@ -251,11 +251,15 @@ def test_the_reader_of_imports_sees_every_kind() -> None:
 
 
 def test_mergers_know_nothing_of_tables() -> None:
-    """Not even for types: a merger must be usable, and testable, without a table."""
+    """Not even for types: a merger must be usable, and testable, without a table. SQL expressions know none either."""
+    beside = {"mergers": ("lakemerge.sql",), "lakemerge.sql": ("lakemerge.sql", "lakemerge.errors")}
     wrong = [
         item
         for item in product_imports()
-        if inside(item.source, ("mergers",)) and item.top in ("lakemerge", "compaction", "pyspark", "pyspark_lakemerge")
+        for source, targets in beside.items()
+        if inside(item.source, (source,))
+        and item.top in ("lakemerge", "compaction", "pyspark", "pyspark_lakemerge")
+        and not inside(item.target, targets)
     ]
     assert not wrong, "\n".join(map(str, wrong))
 

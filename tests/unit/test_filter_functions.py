@@ -15,8 +15,8 @@ import pytest
 
 from lakemerge.errors import FilterError
 from lakemerge.read.filter.filter import FileStats, Filter, parse_filter, prune
-from lakemerge.read.sql.functions import FUNCTIONS
-from lakemerge.read.sql.patterns import java_regex
+from lakemerge.sql.functions import FUNCTIONS
+from lakemerge.sql.patterns import java_regex
 from tests.spark.expressions import EXPRESSIONS
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "filters.md"

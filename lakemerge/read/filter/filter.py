@@ -24,7 +24,7 @@ from lakemerge.read.filter.long import compile_long
 from lakemerge.read.filter.points import points_of
 from lakemerge.read.filter.predicates import Points, bind, constant
 from lakemerge.read.filter.simplifier import can_hold
-from lakemerge.read.sql.nodes import Node, Rows, positions_of
+from lakemerge.sql.nodes import Node, Rows, positions_of
 
 __all__ = ["FileStats", "Filter", "parse_filter", "prune"]
 

@@ -10,7 +10,6 @@ import datetime as dt
 import enum
 import math
 import re
-import zoneinfo
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context, Decimal, InvalidOperation
 from typing import Any
@@ -18,8 +17,9 @@ from typing import Any
 import pyarrow as pa
 
 from lakemerge.errors import FilterError
+from lakemerge.sql.times import parse_date, parse_timestamp
 
-__all__ = ["EXACT", "Fit", "Place", "Value", "cast_may_fail", "fit", "parse_date", "parse_timestamp", "parse_zone"]
+__all__ = ["EXACT", "Fit", "Place", "Value", "cast_may_fail", "fit"]
 
 Value = bool | int | float | Decimal | str | bytes | dt.datetime | dt.date
 """A date-time without a zone is an instant in the filter's zone, or a TIMESTAMP_NTZ. The column's type decides."""
@@ -29,14 +29,6 @@ EXACT = Context(prec=1100, traps=[InvalidOperation])
 
 _LONG_DIGITS, _MAX_DIGITS = 20, 38
 """Digits of Spark's decimals: of the decimal that an integer counts as, and the most that there can be."""
-
-_DATE = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
-_ZONE = r"Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?|[A-Za-z]+(?:/[A-Za-z_+\-0-9]+)+"
-_TIMESTAMP = re.compile(
-    r"(?P<date>\d{4}(?:-\d{1,2}(?:-\d{1,2})?)?)"
-    r"(?:[T ](?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d{1,6}))?)?"
-    rf"\s*(?P<zone>{_ZONE})?)?"
-)
 
 
 class Place(enum.Enum):
@@ -115,57 +107,6 @@ def cast_may_fail(value: Value, kind: pa.DataType) -> bool:
     if pa.types.is_timestamp(kind):
         return kind.tz is None
     return False
-
-
-def parse_date(text: str) -> dt.date | None:
-    """Parse ``yyyy[-m[-d]]``. Returns ``None`` if the text is no such date."""
-    match = _DATE.fullmatch(text.strip())
-    if match is None:
-        return None
-    try:
-        return dt.date(*(int(part or 1) for part in match.groups()))
-    except ValueError:
-        return None
-
-
-def parse_timestamp(text: str) -> dt.datetime | None:
-    """Parse ``yyyy[-m[-d]][ h:m[:s[.ffffff]][zone]]`` with ``T`` or a blank between. Returns ``None`` if the text is no
-    such time. A zone is ``Z``, ``UTC``, ``+02:00`` or ``Europe/Oslo``. Without one the result has no zone."""
-    match = _TIMESTAMP.fullmatch(text.strip())
-    if match is None:
-        return None
-    day = parse_date(match["date"])
-    if day is None:
-        return None
-    try:
-        clock = dt.time(int(match["hour"] or 0), int(match["minute"] or 0), int(match["second"] or 0))
-        zone = None if match["zone"] is None else _zone(match["zone"])
-    except (ValueError, zoneinfo.ZoneInfoNotFoundError):
-        return None
-    micros = int((match["fraction"] or "").ljust(6, "0"))
-    return dt.datetime.combine(day, clock, zone) + dt.timedelta(microseconds=micros)
-
-
-def parse_zone(text: str) -> dt.tzinfo | None:
-    """Parse ``Z``, ``UTC``, ``+02:00`` or ``Europe/Oslo``. Returns ``None`` for anything else, such as ``EST``, about
-    which Java and Python do not agree."""
-    if re.fullmatch(_ZONE, text) is None:
-        return None
-    try:
-        return _zone(text)
-    except (ValueError, zoneinfo.ZoneInfoNotFoundError):
-        return None
-
-
-def _zone(text: str) -> dt.tzinfo:
-    if text in ("Z", "UTC", "GMT"):
-        return dt.UTC
-    if text[0] in "+-":
-        digits = text[1:].replace(":", "")
-        hours, minutes = (int(digits), 0) if len(digits) <= 2 else (int(digits[:-2]), int(digits[-2:]))
-        offset = dt.timedelta(hours=hours, minutes=minutes)
-        return dt.timezone(-offset if text[0] == "-" else offset)
-    return zoneinfo.ZoneInfo(text)
 
 
 def _spelled(text: str, kind: pa.DataType, column: str) -> Value:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +23,7 @@ import pyarrow.compute as pc
 from lakemerge.errors import FilterError
 from lakemerge.read.filter.judging import AmongRows, Judgement, joined
 from lakemerge.read.filter.literals import Fit, Place
+from lakemerge.sql.patterns import like_regex
 
 __all__ = [
     "OPPOSITE",
@@ -42,7 +42,6 @@ __all__ = [
     "is_in",
     "is_like",
     "is_null",
-    "like_regex",
 ]
 
 OPPOSITE = {"<": ">=", "<=": ">", "=": "!=", "!=": "=", ">=": "<", ">": "<="}
@@ -60,7 +59,6 @@ _WHEN_ABOVE = {"<": "<=", "<=": "<=", ">": ">", ">=": ">"}
 _IN_VALUES_PRUNED = 32
 _PRODUCT_ROWS = 1000
 """``a IN (...) AND b IN (...)`` becomes a list of at most this many rows."""
-_WILDCARDS = frozenset("%_")
 
 
 Points = Mapping[tuple[str, ...], Sequence[tuple[Any, ...]]]
@@ -305,30 +303,6 @@ def _has_values(operand: Operand) -> pc.Expression | None:
 
 def _known(expression: pc.Expression | None) -> pc.Expression:
     return pc.scalar(True) if expression is None else expression
-
-
-def like_regex(pattern: str, escape: str) -> tuple[str, str]:
-    """The whole pattern as an RE2 expression, and the literal text that it starts with."""
-    parts: list[str] = []
-    prefix: list[str] | None = []
-    fixed = ""
-    characters = iter(pattern)
-    for character in characters:
-        if character == escape:
-            literal = next(characters, "")
-            if literal not in _WILDCARDS | {escape}:
-                raise FilterError(f"the escape in the LIKE pattern {pattern!r} is not before a wildcard")
-        elif character in _WILDCARDS:
-            fixed = "".join(prefix) if prefix is not None else fixed
-            prefix = None
-            parts.append(".*" if character == "%" else ".")
-            continue
-        else:
-            literal = character
-        parts.append(re.escape(literal))
-        if prefix is not None:
-            prefix.append(literal)
-    return rf"(?s)\A{''.join(parts)}\z", "".join(prefix) if prefix is not None else fixed
 
 
 def _is_nan(expression: pc.Expression) -> pc.Expression:

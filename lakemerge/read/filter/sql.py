@@ -21,7 +21,7 @@ from sqlglot import exp
 from lakemerge.errors import FilterError
 from lakemerge.read.filter import predicates as leaf
 from lakemerge.read.filter.judging import Judgement, Untrue, expressions_of
-from lakemerge.read.filter.literals import Fit, Place, Value, cast_may_fail, fit, parse_date, parse_timestamp
+from lakemerge.read.filter.literals import Fit, Place, Value, cast_may_fail, fit
 from lakemerge.read.filter.predicates import (
     OPPOSITE,
     SWAPPED,
@@ -33,11 +33,12 @@ from lakemerge.read.filter.predicates import (
     bind,
     constantly,
 )
-from lakemerge.read.sql.choosing import condition
-from lakemerge.read.sql.compiling import compile_value
-from lakemerge.read.sql.kinds import is_number, wider
-from lakemerge.read.sql.nodes import Column, Node, Rows, all_nodes
-from lakemerge.read.sql.parsing import only, parsed, sql, unsupported
+from lakemerge.sql.choosing import condition
+from lakemerge.sql.compiling import compile_value
+from lakemerge.sql.nodes import Column, Node, Rows, all_nodes
+from lakemerge.sql.parsing import only, parsed, sql, unsupported
+from lakemerge.sql.times import parse_date, parse_timestamp
+from lakemerge.sql.types import is_number, wider
 
 __all__ = ["Compiled", "compile_sql"]
 

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.read.sql.nodes import RowError
-from lakemerge.read.sql.slices import sliced
-from lakemerge.read.sql.vectors import from_vector, to_vector, valid
+from lakemerge.sql.nodes import RowError
+from lakemerge.sql.slices import sliced
+from lakemerge.sql.vectors import from_vector, to_vector, valid
 
 __all__ = [
     "begins_with",

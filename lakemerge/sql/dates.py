@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lakemerge.read.sql.civil import Vector, days_of, months_later, year_month_day
-from lakemerge.read.sql.vectors import from_vector, refuse, to_vector, valid
+from lakemerge.sql.civil import Vector, days_of, months_later, year_month_day
+from lakemerge.sql.vectors import from_vector, refuse, to_vector, valid
 
 __all__ = [
     "CLOCK_UNITS",

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.read.filter.literals import parse_zone
-from lakemerge.read.sql.civil import Vector, days_of, month_days, year_month_day
-from lakemerge.read.sql.nodes import RowError
-from lakemerge.read.sql.text_numbers import BLANKS
-from lakemerge.read.sql.vectors import Mask, from_vector, to_vector, truths, valid
+from lakemerge.sql.civil import Vector, days_of, month_days, year_month_day
+from lakemerge.sql.nodes import RowError
+from lakemerge.sql.text_numbers import BLANKS
+from lakemerge.sql.times import parse_zone
+from lakemerge.sql.vectors import Mask, from_vector, to_vector, truths, valid
 
 __all__ = ["from_date", "from_time", "to_date", "to_time"]
 

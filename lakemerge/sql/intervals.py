@@ -10,12 +10,12 @@ import pyarrow as pa
 from sqlglot import exp
 
 from lakemerge.errors import FilterError
-from lakemerge.read.sql.casts import cast
-from lakemerge.read.sql.dates import CLOCK_UNITS, Interval, later
-from lakemerge.read.sql.functions import add_days
-from lakemerge.read.sql.kinds import TIMESTAMP, is_time, name
-from lakemerge.read.sql.nodes import Node, call
-from lakemerge.read.sql.parsing import sql, unsupported
+from lakemerge.sql.casts import cast
+from lakemerge.sql.dates import CLOCK_UNITS, Interval, later
+from lakemerge.sql.functions import add_days
+from lakemerge.sql.nodes import Node, call
+from lakemerge.sql.parsing import sql, unsupported
+from lakemerge.sql.types import TIMESTAMP, is_time, name
 
 __all__ = ["interval_of", "with_days", "with_interval"]
 

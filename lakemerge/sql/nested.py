@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.errors import FilterError
-from lakemerge.read.sql.casts import cast
-from lakemerge.read.sql.comparing import equal_values, of_one_kind
-from lakemerge.read.sql.kinds import BIGINT, INT, is_text, name
-from lakemerge.read.sql.nodes import Constant, Node, call
-from lakemerge.read.sql.vectors import from_vector, refuse, to_vector, truths, valid
+from lakemerge.sql.casts import cast
+from lakemerge.sql.comparing import equal_values, of_one_kind
+from lakemerge.sql.nodes import Constant, Node, call
+from lakemerge.sql.types import BIGINT, INT, is_text, name
+from lakemerge.sql.vectors import from_vector, refuse, to_vector, truths, valid
 
 __all__ = ["array_contains", "element", "field", "size"]
 

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.errors import FilterError
-from lakemerge.read.filter.predicates import like_regex
-from lakemerge.read.sql.nodes import Constant, Node, RowError, assembled, call
+from lakemerge.sql.nodes import Constant, Node, RowError, assembled, call
 
-__all__ = ["java_regex", "like", "matched", "pattern_call"]
+__all__ = ["java_regex", "like", "like_regex", "matched", "pattern_call"]
+
+_WILDCARDS = frozenset("%_")
 
 
 def pattern_call(
@@ -34,6 +35,30 @@ def like(texts: pa.Array, pattern: str, *, escape: str) -> pa.Array:
     except FilterError as error:
         raise RowError(error.message) from error
     return matched(texts, regex)
+
+
+def like_regex(pattern: str, escape: str) -> tuple[str, str]:
+    """The whole pattern as an RE2 expression, and the literal text that it starts with."""
+    parts: list[str] = []
+    prefix: list[str] | None = []
+    fixed = ""
+    characters = iter(pattern)
+    for character in characters:
+        if character == escape:
+            literal = next(characters, "")
+            if literal not in _WILDCARDS | {escape}:
+                raise FilterError(f"the escape in the LIKE pattern {pattern!r} is not before a wildcard")
+        elif character in _WILDCARDS:
+            fixed = "".join(prefix) if prefix is not None else fixed
+            prefix = None
+            parts.append(".*" if character == "%" else ".")
+            continue
+        else:
+            literal = character
+        parts.append(re.escape(literal))
+        if prefix is not None:
+            prefix.append(literal)
+    return rf"(?s)\A{''.join(parts)}\z", "".join(prefix) if prefix is not None else fixed
 
 
 def matched(texts: pa.Array, regex: str) -> pa.Array:

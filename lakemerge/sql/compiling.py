@@ -12,18 +12,17 @@ import pyarrow as pa
 from sqlglot import exp
 
 from lakemerge.errors import FilterError
-from lakemerge.read.filter.predicates import like_regex
-from lakemerge.read.sql import nested
-from lakemerge.read.sql.arithmetic import arithmetic, negative
-from lakemerge.read.sql.casts import as_text, cast
-from lakemerge.read.sql.choosing import case, condition, junction, negation
-from lakemerge.read.sql.comparing import compare, is_null, null_safe, of_one_kind
-from lakemerge.read.sql.functions import FUNCTIONS, concat, like_java, substring, trim
-from lakemerge.read.sql.intervals import interval_of, with_days, with_interval
-from lakemerge.read.sql.kinds import BIGINT, DATE, DOUBLE, INT, LOCAL, STRING, TIMESTAMP
-from lakemerge.read.sql.nodes import Column, Constant, Node, all_nodes
-from lakemerge.read.sql.parsing import is_explicit, only, sql, unsupported
-from lakemerge.read.sql.patterns import like, pattern_call
+from lakemerge.sql import nested
+from lakemerge.sql.arithmetic import arithmetic, negative
+from lakemerge.sql.casts import as_text, cast
+from lakemerge.sql.choosing import case, condition, junction, negation
+from lakemerge.sql.comparing import compare, is_null, null_safe, of_one_kind
+from lakemerge.sql.functions import FUNCTIONS, concat, like_java, substring, trim
+from lakemerge.sql.intervals import interval_of, with_days, with_interval
+from lakemerge.sql.nodes import Column, Constant, Node, all_nodes
+from lakemerge.sql.parsing import is_explicit, only, sql, unsupported
+from lakemerge.sql.patterns import like, like_regex, pattern_call
+from lakemerge.sql.types import BIGINT, DATE, DOUBLE, INT, LOCAL, STRING, TIMESTAMP
 
 __all__ = ["compile_value", "number_literal", "type_named"]
 

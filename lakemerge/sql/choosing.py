@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.errors import FilterError
-from lakemerge.read.sql.casts import cast
-from lakemerge.read.sql.kinds import name, widest
-from lakemerge.read.sql.nodes import Constant, Node, Rows, assembled, call, positions_of
+from lakemerge.sql.casts import cast
+from lakemerge.sql.nodes import Constant, Node, Rows, assembled, call, positions_of
+from lakemerge.sql.types import name, widest
 
 __all__ = ["Junction", "case", "coalesce", "condition", "junction", "negation"]
 

@@ -9,15 +9,15 @@ from functools import partial
 import pyarrow as pa
 
 from lakemerge.errors import FilterError
-from lakemerge.read.sql import dates, nested, strings
-from lakemerge.read.sql.arithmetic import absolute, arithmetic
-from lakemerge.read.sql.casts import as_text, cast
-from lakemerge.read.sql.choosing import case, coalesce, negation
-from lakemerge.read.sql.comparing import compare, extreme, is_nan, is_null
-from lakemerge.read.sql.kinds import BIGINT, DATE, DOUBLE, INT, LOCAL, STRING, TIMESTAMP, is_text, is_time, name
-from lakemerge.read.sql.nodes import Constant, Node, call
-from lakemerge.read.sql.patterns import java_regex, matched, pattern_call
-from lakemerge.read.sql.rounding import rounded, square_root, whole
+from lakemerge.sql import dates, nested, strings
+from lakemerge.sql.arithmetic import absolute, arithmetic
+from lakemerge.sql.casts import as_text, cast
+from lakemerge.sql.choosing import case, coalesce, negation
+from lakemerge.sql.comparing import compare, extreme, is_nan, is_null
+from lakemerge.sql.nodes import Constant, Node, call
+from lakemerge.sql.patterns import java_regex, matched, pattern_call
+from lakemerge.sql.rounding import rounded, square_root, whole
+from lakemerge.sql.types import BIGINT, DATE, DOUBLE, INT, LOCAL, STRING, TIMESTAMP, is_text, is_time, name
 
 __all__ = ["FUNCTIONS", "Function", "add_days", "concat", "like_java", "substring", "trim"]
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.read.sql.unscaled import Integers, beyond, from_unscaled, halves_up, to_unscaled
-from lakemerge.read.sql.vectors import Mask, from_vector, truths, valid
+from lakemerge.sql.unscaled import Integers, beyond, from_unscaled, halves_up, to_unscaled
+from lakemerge.sql.vectors import Mask, from_vector, truths, valid
 
 __all__ = ["BLANKS", "from_decimal", "to_boolean", "to_decimal", "to_float", "to_integer"]
 

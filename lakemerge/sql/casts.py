@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.errors import FilterError
-from lakemerge.read.sql import text_numbers, text_times
-from lakemerge.read.sql.kinds import STRING, is_text, name
-from lakemerge.read.sql.nodes import Constant, Node, call
-from lakemerge.read.sql.unscaled import Integers, beyond, from_unscaled, rescaled, to_unscaled
-from lakemerge.read.sql.vectors import Mask, from_vector, nulled, refuse, to_vector, valid
+from lakemerge.sql import text_numbers, text_times
+from lakemerge.sql.nodes import Constant, Node, call
+from lakemerge.sql.types import STRING, is_text, name
+from lakemerge.sql.unscaled import Integers, beyond, from_unscaled, rescaled, to_unscaled
+from lakemerge.sql.vectors import Mask, from_vector, nulled, refuse, to_vector, valid
 
 __all__ = ["as_text", "cast"]
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakemerge.read.sql.nodes import RowError
-from lakemerge.read.sql.vectors import Mask
+from lakemerge.sql.nodes import RowError
+from lakemerge.sql.vectors import Mask
 
 __all__ = ["sliced"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakemerge.read.sql.nodes import RowError
+from lakemerge.sql.nodes import RowError
 
 __all__ = ["Mask", "from_vector", "nulled", "refuse", "to_vector", "truths", "valid"]
 

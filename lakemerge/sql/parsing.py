@@ -11,7 +11,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 
 from lakemerge.errors import FilterError
-from lakemerge.read.sql.functions import FUNCTIONS
+from lakemerge.sql.functions import FUNCTIONS
 
 __all__ = ["SUPPORTED", "is_explicit", "joints_of", "only", "parsed", "sql", "unsupported"]
 

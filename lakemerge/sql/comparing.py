@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.errors import FilterError
-from lakemerge.read.sql.casts import cast
-from lakemerge.read.sql.kinds import name, widest
-from lakemerge.read.sql.nodes import Node, call
+from lakemerge.sql.casts import cast
+from lakemerge.sql.nodes import Node, call
+from lakemerge.sql.types import name, widest
 
 __all__ = ["compare", "equal_values", "extreme", "is_nan", "is_null", "null_safe", "of_one_kind"]
 

@@ -1,4 +1,4 @@
-"""Spark's rules for types: the common type of two values, and how many digits a result has."""
+"""SQL's types: their names, and Spark's rules for the common type of two values and for the digits of a result."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from lakemerge.errors import FilterError
-from lakemerge.read.sql.nodes import Constant, Node
-from lakemerge.schema.schema import type_ddl
+from lakemerge.sql.nodes import Constant, Node
 
 __all__ = [
     "BIGINT",
@@ -20,10 +19,12 @@ __all__ = [
     "TIMESTAMP",
     "as_decimal",
     "bounded",
+    "field_ddl",
     "is_number",
     "is_text",
     "is_time",
     "name",
+    "type_ddl",
     "wider",
     "widest",
 ]
@@ -31,6 +32,21 @@ __all__ = [
 INT, BIGINT, DOUBLE, STRING = pa.int32(), pa.int64(), pa.float64(), pa.string()
 DATE, TIMESTAMP, LOCAL = pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("us")
 
+_NAMES = {
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    INT: "INT",
+    BIGINT: "BIGINT",
+    pa.float32(): "FLOAT",
+    DOUBLE: "DOUBLE",
+    STRING: "STRING",
+    pa.binary(): "BINARY",
+    DATE: "DATE",
+    # TIMESTAMP alone means what spark.sql.timestampType says.
+    TIMESTAMP: "TIMESTAMP_LTZ",
+    LOCAL: "TIMESTAMP_NTZ",
+}
 _MAX_DIGITS = 38
 _LEAST_SCALE = 6
 """If a result has too many digits, at least this many digits behind the point are kept."""
@@ -40,6 +56,32 @@ _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
 def name(kind: pa.DataType) -> str:
     """The type's name in SQL."""
     return "VOID" if pa.types.is_null(kind) else type_ddl(kind)
+
+
+def type_ddl(kind: pa.DataType) -> str:
+    """The type as Spark's DDL writes it."""
+    if kind in _NAMES:
+        return _NAMES[kind]
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL({kind.precision},{kind.scale})"
+    if pa.types.is_struct(kind):
+        return "STRUCT<" + ", ".join(field_ddl(field, ": ") for field in kind) + ">"
+    if pa.types.is_map(kind):
+        return f"MAP<{type_ddl(kind.key_type)}, {type_ddl(kind.item_type)}>"
+    return f"ARRAY<{type_ddl(kind.value_type)}>"
+
+
+def field_ddl(field: pa.Field, separator: str) -> str:
+    """Name, type, ``NOT NULL`` and comment of a column or of a struct's field, as Spark's DDL writes them."""
+    name = field.name.replace("`", "``")
+    text = f"`{name}`{separator}{type_ddl(field.type)}"
+    if not field.nullable:
+        text += " NOT NULL"
+    comment = (field.metadata or {}).get(b"comment")
+    if comment is not None:
+        quoted = comment.decode().replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
+        text += f" COMMENT '{quoted}'"
+    return text
 
 
 def is_number(kind: pa.DataType) -> bool:

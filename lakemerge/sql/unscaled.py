@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakemerge.read.sql.vectors import Mask, valid
+from lakemerge.sql.vectors import Mask, valid
 
 __all__ = ["Integers", "beyond", "from_unscaled", "halves_up", "rescaled", "roomy", "to_unscaled"]
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.errors import FilterError
-from lakemerge.read.sql.casts import cast
-from lakemerge.read.sql.kinds import BIGINT, DOUBLE, is_number, name
-from lakemerge.read.sql.nodes import Constant, Node, call
-from lakemerge.read.sql.unscaled import beyond, from_unscaled, rescaled, to_unscaled
-from lakemerge.read.sql.vectors import from_vector, refuse, to_vector, valid
+from lakemerge.sql.casts import cast
+from lakemerge.sql.nodes import Constant, Node, call
+from lakemerge.sql.types import BIGINT, DOUBLE, is_number, name
+from lakemerge.sql.unscaled import beyond, from_unscaled, rescaled, to_unscaled
+from lakemerge.sql.vectors import from_vector, refuse, to_vector, valid
 
 __all__ = ["rounded", "square_root", "whole"]
 

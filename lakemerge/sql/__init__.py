@@ -1,0 +1,1 @@
+"""SQL expressions, computed over Arrow as Spark computes them."""
