@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from lakemerge.errors import FrameError
 from lakemerge.schema.casts import castable, safe_cast
 from lakemerge.schema.soundness import check_sound
-from lakemerge.sql.text_numbers import from_decimal
+from lakemerge.sql.text_casts import from_decimal
 
 __all__ = [
     "EITHER",

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.errors import FilterError
-from lakemerge.sql import text_numbers, text_times
+from lakemerge.sql import text_casts
+from lakemerge.sql.decimals import Integers, beyond, from_unscaled, rescaled, to_unscaled
 from lakemerge.sql.nodes import Constant, Node, call
 from lakemerge.sql.types import STRING, is_text, name
-from lakemerge.sql.unscaled import Integers, beyond, from_unscaled, rescaled, to_unscaled
 from lakemerge.sql.vectors import Mask, from_vector, nulled, refuse, to_vector, valid
 
 __all__ = ["as_text", "cast"]
@@ -153,7 +153,7 @@ def _float_to_decimal(array: pa.Array, kind: pa.DataType) -> Cast:
     """The decimal with the float's shortest digits. NaN and the infinities become null."""
     array = array.cast(pa.float64())
     finite = pc.if_else(pc.is_finite(array), array, pa.scalar(None, pa.float64()))
-    return text_numbers.to_decimal(finite.cast(STRING), kind)
+    return text_casts.to_decimal(finite.cast(STRING), kind)
 
 
 def _decimal_to_float(array: pa.Array, kind: pa.DataType) -> Cast:
@@ -233,28 +233,28 @@ _KERNELS: dict[tuple[str, str], Callable[[pa.Array, pa.DataType], Cast]] = {
     ("decimal", "float"): _decimal_to_float,
     ("decimal", "decimal"): _decimal_to_decimal,
     ("decimal", "boolean"): _number_to_boolean,
-    ("decimal", "text"): text_numbers.from_decimal,
+    ("decimal", "text"): text_casts.from_decimal,
     ("boolean", "integer"): _plain,
     ("boolean", "float"): _plain,
     ("boolean", "decimal"): _boolean_to_decimal,
     ("boolean", "text"): _plain,
-    ("text", "integer"): text_numbers.to_integer,
-    ("text", "float"): text_numbers.to_float,
-    ("text", "decimal"): text_numbers.to_decimal,
-    ("text", "boolean"): text_numbers.to_boolean,
-    ("text", "date"): text_times.to_date,
-    ("text", "instant"): text_times.to_time,
-    ("text", "local"): text_times.to_time,
+    ("text", "integer"): text_casts.to_integer,
+    ("text", "float"): text_casts.to_float,
+    ("text", "decimal"): text_casts.to_decimal,
+    ("text", "boolean"): text_casts.to_boolean,
+    ("text", "date"): text_casts.to_date,
+    ("text", "instant"): text_casts.to_time,
+    ("text", "local"): text_casts.to_time,
     ("date", "instant"): _date_to_time,
     ("date", "local"): _date_to_time,
-    ("date", "text"): text_times.from_date,
+    ("date", "text"): text_casts.from_date,
     ("instant", "date"): _time_to_date,
     ("instant", "local"): _same_clock,
-    ("instant", "text"): text_times.from_time,
+    ("instant", "text"): text_casts.from_time,
     ("instant", "integer"): _instant_to_integer,
     ("instant", "float"): _instant_to_float,
     ("instant", "decimal"): _instant_to_decimal,
     ("local", "date"): _time_to_date,
     ("local", "instant"): _same_clock,
-    ("local", "text"): text_times.from_time,
+    ("local", "text"): text_casts.from_time,
 }

@@ -15,10 +15,9 @@ from lakemerge.errors import FilterError
 from lakemerge.sql import nested
 from lakemerge.sql.arithmetic import arithmetic, negative
 from lakemerge.sql.casts import as_text, cast
-from lakemerge.sql.choosing import case, condition, junction, negation
-from lakemerge.sql.comparing import compare, is_null, null_safe, of_one_kind
 from lakemerge.sql.functions import FUNCTIONS, concat, like_java, substring, trim
 from lakemerge.sql.intervals import interval_of, with_days, with_interval
+from lakemerge.sql.logic import case, compare, condition, is_null, junction, negation, null_safe, of_one_kind
 from lakemerge.sql.nodes import Column, Constant, Node, all_nodes
 from lakemerge.sql.parsing import is_explicit, only, sql, unsupported
 from lakemerge.sql.patterns import like, like_regex, pattern_call

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lakemerge.sql.civil import Vector, days_of, months_later, year_month_day
+from lakemerge.sql.calendar import Vector, days_of, months_later, year_month_day
 from lakemerge.sql.vectors import from_vector, refuse, to_vector, valid
 
 __all__ = [

@@ -10,13 +10,11 @@ import pyarrow as pa
 
 from lakemerge.errors import FilterError
 from lakemerge.sql import dates, nested, strings
-from lakemerge.sql.arithmetic import absolute, arithmetic
+from lakemerge.sql.arithmetic import absolute, arithmetic, rounded, square_root, whole
 from lakemerge.sql.casts import as_text, cast
-from lakemerge.sql.choosing import case, coalesce, negation
-from lakemerge.sql.comparing import compare, extreme, is_nan, is_null
+from lakemerge.sql.logic import case, coalesce, compare, extreme, is_nan, is_null, negation
 from lakemerge.sql.nodes import Constant, Node, call
 from lakemerge.sql.patterns import java_regex, matched, pattern_call
-from lakemerge.sql.rounding import rounded, square_root, whole
 from lakemerge.sql.types import BIGINT, DATE, DOUBLE, INT, LOCAL, STRING, TIMESTAMP, is_text, is_time, name
 
 __all__ = ["FUNCTIONS", "Function", "add_days", "concat", "like_java", "substring", "trim"]

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from lakemerge.errors import FilterError
 from lakemerge.sql.casts import cast
-from lakemerge.sql.comparing import equal_values, of_one_kind
+from lakemerge.sql.logic import equal_values, of_one_kind
 from lakemerge.sql.nodes import Constant, Node, call
 from lakemerge.sql.types import BIGINT, INT, is_text, name
 from lakemerge.sql.vectors import from_vector, refuse, to_vector, truths, valid

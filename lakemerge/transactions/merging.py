@@ -25,8 +25,8 @@ from lakemerge.layout.view import TableView
 from lakemerge.read.lookup import find_rows
 from lakemerge.read.scan import scan
 from lakemerge.schema.schema import castable, safe_cast
-from lakemerge.sql.choosing import condition as as_condition
 from lakemerge.sql.compiling import compile_value
+from lakemerge.sql.logic import condition as as_condition
 from lakemerge.sql.nodes import Node, Rows
 from lakemerge.sql.parsing import parsed
 from lakemerge.transactions.assignments import compile_assignments

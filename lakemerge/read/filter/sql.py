@@ -33,8 +33,8 @@ from lakemerge.read.filter.predicates import (
     bind,
     constantly,
 )
-from lakemerge.sql.choosing import condition
 from lakemerge.sql.compiling import compile_value
+from lakemerge.sql.logic import condition
 from lakemerge.sql.nodes import Column, Node, Rows, all_nodes
 from lakemerge.sql.parsing import only, parsed, sql, unsupported
 from lakemerge.sql.times import parse_date, parse_timestamp
