@@ -1,12 +1,15 @@
-"""Turns sqlglot's tree of an expression into a :class:`Node` that computes it."""
+"""Turns sqlglot's tree of an expression into a :class:`Node` that computes it.
+
+This is the one place that knows what each construct means. Conditions outside of other expressions stay as they are
+written (:class:`Condition`), until somebody asks for their nodes.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping
 from decimal import Decimal
-from functools import partial
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import pyarrow as pa
 from sqlglot import exp
@@ -14,19 +17,34 @@ from sqlglot import exp
 from lakemerge.errors import FilterError
 from lakemerge.sql import nested
 from lakemerge.sql.arithmetic import arithmetic, negative
-from lakemerge.sql.casts import as_text, cast
+from lakemerge.sql.casts import cast
+from lakemerge.sql.conditions import (
+    Among,
+    Comparison,
+    Condition,
+    Joined,
+    Like,
+    Not,
+    NullTest,
+    RowsAmong,
+    Truth,
+    TruthTest,
+)
 from lakemerge.sql.functions import FUNCTIONS, concat, like_java, substring, trim
 from lakemerge.sql.intervals import interval_of, with_days, with_interval
-from lakemerge.sql.logic import case, compare, condition, is_null, junction, negation, null_safe, of_one_kind
+from lakemerge.sql.logic import case, compare
 from lakemerge.sql.nodes import Column, Constant, Node, all_nodes
 from lakemerge.sql.parsing import is_explicit, only, sql, unsupported
-from lakemerge.sql.patterns import like, like_regex, pattern_call
-from lakemerge.sql.types import BIGINT, DATE, DOUBLE, INT, LOCAL, STRING, TIMESTAMP
+from lakemerge.sql.times import parse_date, parse_timestamp
+from lakemerge.sql.types import BIGINT, DATE, DOUBLE, INT, LOCAL, STRING, TIMESTAMP, is_time, name
 
-__all__ = ["compile_value", "number_literal", "type_named"]
+__all__ = ["check_zone", "compile_condition", "compile_value", "number_literal", "time_literal", "type_named"]
 
 _BOOL = pa.bool_()
-_COMPARISONS: dict[type, str] = {exp.EQ: "=", exp.NEQ: "!=", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
+_COMPARISONS: dict[type, str] = {
+    exp.EQ: "=", exp.NEQ: "!=", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=",
+    exp.NullSafeEQ: "<=>",
+}  # fmt: skip
 _ARITHMETIC: dict[type, str] = {
     exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%", exp.IntDiv: "div",
 }  # fmt: skip
@@ -40,6 +58,8 @@ _TYPES: dict[Any, pa.DataType] = {
 }  # fmt: skip
 _MAX_DIGITS = 38
 
+AnyNode = TypeVar("AnyNode", bound=Node)
+
 
 def compile_value(node: Any, schema: pa.Schema, zone: dt.tzinfo | None) -> Node:
     """The node that computes the expression over the schema's columns. The case of column names does not matter.
@@ -47,10 +67,22 @@ def compile_value(node: Any, schema: pa.Schema, zone: dt.tzinfo | None) -> Node:
     :param zone: the session's time zone. If it is not UTC, expressions that compute with TIMESTAMPs are refused.
     :raises lakemerge.FilterError: for unknown columns, constructs and functions, and types that do not fit.
     """
-    found = _Compiler(schema).value(node)
-    if zone is not dt.UTC and any(part.kind == TIMESTAMP for part in all_nodes(found)):
-        raise FilterError(f"{sql(node)} computes with TIMESTAMPs, which a filter does in the time zone UTC only")
-    return found
+    return check_zone(_Compiler(schema).value(node), zone)
+
+
+def compile_condition(node: Any, schema: pa.Schema) -> Condition:
+    """The condition that the expression states, over the schema's columns.
+
+    :raises lakemerge.FilterError: for unknown columns, constructs and functions, and types of values that do not fit.
+    """
+    return _Compiler(schema).condition(node)
+
+
+def check_zone(node: AnyNode, zone: dt.tzinfo | None) -> AnyNode:
+    """The node. Raises :class:`FilterError` if it computes with TIMESTAMPs, and the session's zone is not UTC."""
+    if zone is not dt.UTC and any(part.kind == TIMESTAMP for part in all_nodes(node)):
+        raise FilterError(f"{node.text} computes with TIMESTAMPs, which a filter does in the time zone UTC only")
+    return node
 
 
 def type_named(node: Any) -> pa.DataType:
@@ -65,24 +97,39 @@ def type_named(node: Any) -> pa.DataType:
     return unsupported(node)
 
 
-def number_literal(text: str, shown: str) -> Constant:
+def number_literal(text: str) -> Constant:
     """A number that is written in SQL: an INT, a BIGINT or a decimal with the written digits. With an exponent it is a
     DOUBLE."""
     if text.isdecimal() or (text[1:].isdecimal() and text[0] == "-"):
         value = int(text)
         for kind in (INT, BIGINT):
             if -(2 ** (kind.bit_width - 1)) <= value < 2 ** (kind.bit_width - 1):
-                return Constant(value, kind, shown, literal=True)
-        text = f"{value}."
+                return Constant(value, kind, text, literal=True)
     if "e" in text.lower():
-        return Constant(float(text), DOUBLE, shown)
+        return Constant(float(text), DOUBLE, text)
     number = Decimal(text)
     _, digits, exponent = number.as_tuple()
     scale = -int(exponent)
     precision = max(len(digits), scale)
     if precision > _MAX_DIGITS:
-        raise FilterError(f"{shown} has more than {_MAX_DIGITS} digits")
-    return Constant(number, pa.decimal128(precision, scale), shown)
+        raise FilterError(f"{text} has more than {_MAX_DIGITS} digits")
+    return Constant(number, pa.decimal128(precision, scale), text)
+
+
+def time_literal(text: str, kind: pa.DataType) -> Constant | None:
+    """A date or time that is written in SQL. ``None`` for a form that only a cast knows."""
+    shown = f"{'TIMESTAMP' if kind == TIMESTAMP else name(kind)} '{text}'"
+    if pa.types.is_date(kind):
+        day = parse_date(text)
+        return None if day is None else Constant(day, kind, shown)
+    written = parse_timestamp(text)
+    try:
+        if written is not None and kind == TIMESTAMP:
+            instant = (written if written.tzinfo else written.replace(tzinfo=dt.UTC)).astimezone(dt.UTC)
+            return Constant(instant, kind, shown, written=written)
+    except OverflowError:  # Python has no such time in UTC
+        return None
+    return None if written is None else Constant(written.replace(tzinfo=None), kind, shown, written=written)
 
 
 class _Compiler:
@@ -91,13 +138,16 @@ class _Compiler:
         self.names = {name.lower(): name for name in schema.names}
 
     def value(self, node: Any) -> Node:
-        for kind, method in _METHODS.items():
-            if isinstance(node, kind):
-                return method(self, node)
-        return unsupported(node)
+        found = _METHODS.get(type(node), _unsupported)(self, node)
+        return found.node() if isinstance(found, Condition) else found
 
-    def paren(self, node: Any) -> Node:
-        return self.value(node.this)
+    def condition(self, node: Any) -> Condition:
+        found = _METHODS.get(type(node), _unsupported)(self, node)
+        return found if isinstance(found, Condition) else Truth(node, found)
+
+    def paren(self, node: Any) -> Node | Condition:
+        inner = node.this
+        return _METHODS.get(type(inner), _unsupported)(self, inner)
 
     def column(self, node: Any) -> Node:
         first, *fields = (part.name for part in node.parts)
@@ -129,7 +179,7 @@ class _Compiler:
     def literal(self, node: Any) -> Node:
         if node.is_string:
             return Constant(str(node.this), STRING, sql(node))
-        return number_literal(str(node.this), sql(node))
+        return number_literal(str(node.this))
 
     def raw(self, node: Any) -> Node:
         return Constant(str(node.this), STRING, sql(node))
@@ -140,7 +190,12 @@ class _Compiler:
 
     def cast(self, node: Any) -> Node:
         only(node, "this", "to", "safe")
-        kind, given = type_named(node.to), self.value(node.this)
+        kind = type_named(node.to)
+        if isinstance(node.this, exp.Literal) and node.this.is_string and is_time(kind):
+            known = time_literal(str(node.this.this), kind)
+            if known is not None:
+                return known
+        given = self.value(node.this)
         found = cast(given, kind, sql(node), lenient=isinstance(node, exp.TryCast))
         if isinstance(given, Constant) and given.literal and isinstance(found, Constant) and not is_explicit(node):
             # sqlglot reads 1L as such a cast. It is still a literal, so its digits count.
@@ -150,7 +205,7 @@ class _Compiler:
     def negative(self, node: Any) -> Node:
         inner = node.this
         if isinstance(inner, exp.Literal) and not inner.is_string:
-            return number_literal(f"-{inner.this}", sql(node))
+            return number_literal(f"-{inner.this}")
         return negative(self.value(inner), sql(node))
 
     def arithmetic(self, node: Any) -> Node:
@@ -168,69 +223,56 @@ class _Compiler:
     def concat(self, node: Any) -> Node:
         return concat([self.value(node.this), self.value(node.expression)], sql(node))
 
-    def comparison(self, node: Any) -> Node:
+    def comparison(self, node: Any) -> Condition:
         left, right = self.value(node.this), self.value(node.expression)
-        if isinstance(node, exp.NullSafeEQ):
-            return null_safe(left, right, sql(node))
         if isinstance(node, exp.NullSafeNEQ):
-            return negation(null_safe(left, right, sql(node)), sql(node))
-        return compare(_COMPARISONS[type(node)], left, right, sql(node))
+            return Not(node, Comparison(node, "<=>", left, right))
+        return Comparison(node, _COMPARISONS[type(node)], left, right)
 
-    def is_in(self, node: Any) -> Node:
+    def is_in(self, node: Any) -> Condition:
         only(node, "this", "expressions")
         if not node.expressions:
             unsupported(node)
-        text = sql(node)
-        value, *items = of_one_kind([self.value(part) for part in (node.this, *node.expressions)], text)
-        equal = [compare("=", value, item, text) for item in items]
-        return junction(equal, text, is_or=True)
+        if not isinstance(node.this, exp.Tuple):
+            return Among(node, self.value(node.this), tuple(map(self.value, node.expressions)))
+        rows = [part if isinstance(part, exp.Tuple) else exp.Tuple() for part in node.expressions]
+        values = [tuple(map(self.value, row.expressions)) for row in (node.this, *rows)]
+        return RowsAmong(node, values[0], tuple(zip(map(sql, node.expressions), values[1:], strict=True)))
 
-    def between(self, node: Any) -> Node:
+    def between(self, node: Any) -> Condition:
         only(node, "this", "low", "high")
         value, low, high = (self.value(part) for part in (node.this, node.args["low"], node.args["high"]))
-        ends = [compare(">=", value, low, sql(node)), compare("<=", value, high, sql(node))]
-        return junction(ends, sql(node), is_or=False)
+        return Joined(node, (Comparison(node, ">=", value, low), Comparison(node, "<=", value, high)), is_or=False)
 
-    def test(self, node: Any) -> Node:
-        value = self.value(node.this)
+    def test(self, node: Any) -> Condition:
         if isinstance(node.expression, exp.Null):
-            return is_null(value, sql(node))
+            return NullTest(node, self.value(node.this))
         if not isinstance(node.expression, exp.Boolean):
             unsupported(node)
-        return null_safe(condition(value), Constant(bool(node.expression.this), _BOOL, ""), sql(node))
+        return TruthTest(node, self.condition(node.this), bool(node.expression.this))
 
-    def negation(self, node: Any) -> Node:
-        return negation(self.value(node.this), sql(node))
+    def negation(self, node: Any) -> Condition:
+        return Not(node, self.condition(node.this))
 
-    def junction(self, node: Any) -> Node:
-        parts = [self.value(part) for part in node.flatten()]
-        return junction(parts, sql(node), is_or=isinstance(node, exp.Or))
+    def junction(self, node: Any) -> Condition:
+        parts = tuple(self.condition(part) for part in node.flatten())
+        return Joined(node, parts, isinstance(node, exp.Or))
 
-    def like(self, node: Any) -> Node:
+    def like(self, node: Any) -> Condition:
         escape, of = "\\", node
         if isinstance(node, exp.Escape):
             given = self.value(node.expression)
             if not isinstance(given, Constant) or not isinstance(given.value, str) or len(given.value) != 1:
                 unsupported(node)
             of, escape = node.this, given.value
-        if not isinstance(of, exp.Like | exp.ILike):
+        if not isinstance(of, exp.Like | exp.ILike) or isinstance(of.expression, exp.Any | exp.All):
             unsupported(node)
-        only(of, "this", "expression", "negate")
-        if isinstance(of.expression, exp.Any | exp.All):
-            unsupported(node)
-        texts, pattern = as_text(self.value(of.this)), as_text(self.value(of.expression))
-        if isinstance(of, exp.ILike):
-            texts, pattern = (FUNCTIONS["lower"].build([side], side.text) for side in (texts, pattern))
-        known = isinstance(pattern, Constant)
-        if isinstance(pattern, Constant) and pattern.value is not None:
-            like_regex(pattern.value, escape)  # fails now if an escape character stands before anything but a wildcard
-        found = pattern_call(partial(like, escape=escape), texts, pattern, sql(node), fails=not known)
-        return negation(found, sql(node)) if of.args.get("negate") else found
+        only(of, "this", "expression")
+        return Like(node, self.value(of.this), self.value(of.expression), escape, isinstance(of, exp.ILike))
 
     def java(self, node: Any) -> Node:
-        only(node, "this", "expression", "negate")
-        found = like_java([self.value(node.this), self.value(node.expression)], sql(node))
-        return negation(found, sql(node)) if node.args.get("negate") else found
+        only(node, "this", "expression")
+        return like_java([self.value(node.this), self.value(node.expression)], sql(node))
 
     def case(self, node: Any) -> Node:
         only(node, "this", "ifs", "default")
@@ -280,7 +322,11 @@ class _Compiler:
         return found.build([self.value(argument) for argument in node.expressions], sql(node))
 
 
-_METHODS: Mapping[Any, Callable[[_Compiler, Any], Node]] = {
+def _unsupported(compiler: _Compiler, node: Any) -> NoReturn:
+    unsupported(node)
+
+
+_METHODS: Mapping[type, Callable[[_Compiler, Any], Node | Condition]] = {
     exp.Paren: _Compiler.paren,
     exp.Column: _Compiler.column,
     exp.Dot: _Compiler.dot,
@@ -290,17 +336,17 @@ _METHODS: Mapping[Any, Callable[[_Compiler, Any], Node]] = {
     exp.Literal: _Compiler.literal,
     exp.RawString: _Compiler.raw,
     exp.HexString: _Compiler.binary,
-    exp.Cast: _Compiler.cast,  # TryCast too, its subclass
+    **dict.fromkeys((exp.Cast, exp.TryCast), _Compiler.cast),
     exp.Neg: _Compiler.negative,
-    tuple(_ARITHMETIC): _Compiler.arithmetic,
+    **dict.fromkeys(_ARITHMETIC, _Compiler.arithmetic),
     exp.DPipe: _Compiler.concat,
-    (*_COMPARISONS, exp.NullSafeEQ, exp.NullSafeNEQ): _Compiler.comparison,
+    **dict.fromkeys((*_COMPARISONS, exp.NullSafeNEQ), _Compiler.comparison),
     exp.In: _Compiler.is_in,
     exp.Between: _Compiler.between,
     exp.Is: _Compiler.test,
     exp.Not: _Compiler.negation,
-    (exp.And, exp.Or): _Compiler.junction,
-    (exp.Like, exp.ILike, exp.Escape): _Compiler.like,
+    **dict.fromkeys((exp.And, exp.Or), _Compiler.junction),
+    **dict.fromkeys((exp.Like, exp.ILike, exp.Escape), _Compiler.like),
     exp.RegexpLike: _Compiler.java,
     exp.Case: _Compiler.case,
     exp.If: _Compiler.choice,

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakemerge.errors import FilterError
 from lakemerge.sql.casts import cast
 from lakemerge.sql.logic import equal_values, of_one_kind
-from lakemerge.sql.nodes import Constant, Node, call
+from lakemerge.sql.nodes import Constant, Field, Node, call
 from lakemerge.sql.types import BIGINT, INT, is_text, name
 from lakemerge.sql.vectors import from_vector, refuse, to_vector, truths, valid
 
@@ -26,7 +23,7 @@ def field(of: Node, wanted: str, text: str) -> Node:
     found = [index for index, field in enumerate(fields) if field.name.lower() == wanted.lower()]
     if len(found) != 1:
         raise FilterError(f"{of.text} has no field {wanted!r}", column=text)
-    return call(partial(_field, index=found[0]), [of], fields[found[0]].type, text)
+    return Field(of, found[0], fields[found[0]].type, text, of.may_fail)
 
 
 def element(of: Node, key: Node, text: str) -> Node:
@@ -62,10 +59,6 @@ def array_contains(of: Node, value: Node, text: str) -> Node:
     if one.kind != items.kind or is_text(value.kind) != is_text(items.kind):
         raise FilterError(f"{text}: the elements are {name(items.kind)}; CAST the value to it", construct=text)
     return call(_contains, [of, other], pa.bool_(), text)
-
-
-def _field(values: pa.StructArray, *, index: int) -> pa.Array:
-    return pc.struct_field(values, [index])
 
 
 def _bounds(values: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -7,6 +7,7 @@ row can raise its error at once. Nodes are picklable, because they are sent to S
 
 from __future__ import annotations
 
+import datetime as dt
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,19 @@ import pyarrow.compute as pc
 
 from lakemerge.errors import FilterError
 
-__all__ = ["Call", "Column", "Constant", "Node", "RowError", "Rows", "all_nodes", "assembled", "call", "positions_of"]
+__all__ = [
+    "Call",
+    "Column",
+    "Constant",
+    "Field",
+    "Node",
+    "RowError",
+    "Rows",
+    "all_nodes",
+    "assembled",
+    "call",
+    "positions_of",
+]
 
 Positions = npt.NDArray[np.int64]
 
@@ -96,6 +109,24 @@ class Column(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Field(Node):
+    """A field of a struct."""
+
+    of: Node
+    index: int
+    kind: pa.DataType
+    text: str
+    may_fail: bool
+
+    @property
+    def children(self) -> Sequence[Node]:
+        return (self.of,)
+
+    def evaluate(self, rows: Rows) -> pa.Array:
+        return pc.struct_field(self.of.evaluate(rows), [self.index])
+
+
+@dataclass(frozen=True, slots=True)
 class Constant(Node):
     value: Any
     """The Python value; ``None`` for NULL."""
@@ -104,6 +135,8 @@ class Constant(Node):
     may_fail: bool = False
     literal: bool = False
     """It is written as a number. Spark then takes its precision from its digits and not from its type."""
+    written: dt.datetime | None = None
+    """The time in a text that is cast to TIMESTAMP or TIMESTAMP_NTZ. It has a zone only if the text has one."""
 
     def evaluate(self, rows: Rows) -> pa.Array:
         # Arrow repeats a list or map at least once.

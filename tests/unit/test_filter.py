@@ -356,6 +356,7 @@ def test_pruning_by_bounds_nulls_and_partition_values() -> None:
         ("i + 1 > 7", [True] * 6),
         ("i > 5 AND i + 1 > 7 AND upper(s) = 'C'", [False, True, False, True, False, False]),
         ("i > 5 OR i + 1 > 7", [True] * 6),
+        ("i BETWEEN 6 AND abs(i) + 1", [False, True, False, True, False, False]),
         ("i > 2 + 3", [False, True, False, True, False, False]),
         ("i <=> 7", [False, True, False, True, False, False]),
         ("FALSE", [False] * 6),
@@ -398,6 +399,14 @@ def test_a_minimum_of_a_float_column_is_rounded_as_its_values_are() -> None:
     assert ids("g > 0.1 AND g <= 0.11") == [0]
     assert kept("g > 0.1 AND g <= 0.11", text) == [True]
     assert kept("g < 0.1", text) == [False]
+
+
+def test_a_field_by_its_name_in_brackets_is_the_field() -> None:
+    by_dot, by_bracket = parse_filter("st.X = 1", SCHEMA), parse_filter("st['x'] = 1", SCHEMA)
+    assert by_dot is not None
+    assert by_bracket is not None
+    assert by_dot.expression.equals(by_bracket.expression)  # type: ignore[union-attr]
+    assert by_bracket.computed == ()
 
 
 # Random filters: rows against DuckDB (whose NaN and NULL behave as Spark's), files against rows.
