@@ -125,6 +125,29 @@ class _Filters(Spark):
                 found = self.expression(kind(this=found, expression=right))
             return found
 
+        def _parse_csv(self, parse_method: Any, sep: Any = TokenType.COMMA) -> Any:
+            """Parts between commas. Nothing is not a part, but in an empty list."""
+            first = parse_method()
+            items = [] if first is None else [first]
+            while self._match(sep):
+                self._needed(first)
+                items.append(self._needed(parse_method()))
+            return items
+
+        def _parse_case(self) -> Any:
+            starts = self._match(TokenType.WHEN, advance=False)
+            of = None if starts else self._needed(self._parse_disjunction())
+            branches = []
+            while self._match(TokenType.WHEN):
+                test = self._needed(self._parse_disjunction())
+                if not self._match(TokenType.THEN):
+                    self.raise_error("WHEN lacks its THEN")
+                branches.append(self.expression(exp.If(this=test, true=self._needed(self._parse_disjunction()))))
+            default = self._needed(self._parse_disjunction()) if self._match(TokenType.ELSE) else None
+            if not branches or not self._match(TokenType.END):
+                self.raise_error("CASE lacks its END" if branches else "CASE lacks its WHEN")
+            return self.expression(exp.Case(this=of, ifs=branches, default=default))
+
         def _parse_unary(self) -> Any:
             """A minus before a number belongs to the number, also before ``::``."""
             found = super()._parse_unary()
@@ -140,7 +163,7 @@ class _Filters(Spark):
             return inner
 
         def _needed(self, found: Any) -> Any:
-            return self.raise_error("something is missing behind an operator") if found is None else found
+            return self.raise_error("something is missing behind an operator or a comma") if found is None else found
 
 
 def parsed(text: str) -> Any:

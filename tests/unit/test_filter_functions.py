@@ -204,6 +204,15 @@ def test_what_a_row_does_not_need_is_not_computed_for_it(sql: str) -> None:
         ("unix_timestamp(s) = 1", "format"),
         ("i + 99999999999999999999999999999999999999999 > 0", "38 digits"),
         ("upper(nope) = 'A'", "it has id, i, t"),
+        ("i IN (1,, 2)", "something is missing behind an operator or a comma"),
+        ("i IN (1, )", "something is missing behind an operator or a comma"),
+        ("greatest(, i) = 1", "something is missing behind an operator or a comma"),
+        ("greatest(i,, 2) = 1", "something is missing behind an operator or a comma"),
+        ("CASE WHEN b 2 END = 2", "WHEN lacks its THEN"),
+        ("CASE i END = 2", "CASE lacks its WHEN"),
+        ("CASE WHEN b THEN 2 = 2", "CASE lacks its END"),
+        ("CASE WHEN THEN 2 END = 2", "something is missing"),
+        ("CASE i WHEN 1 THEN 2 ELSE END = 2", "CASE lacks its END"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(sql: str, named: str) -> None:
