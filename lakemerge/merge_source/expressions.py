@@ -242,7 +242,8 @@ def _path(text: str, aliases: Sequence[str], found: list[int]) -> Path:
 
 
 class _Text:
-    """Reads one text, token by token."""
+    """Reads one text, token by token. A parser of SQL would take ``a.first-name`` for a difference, and a backslash in
+    a text for an escape."""
 
     def __init__(self, text: str, aliases: Sequence[str]) -> None:
         self._text = text

@@ -3,6 +3,9 @@
 ``id BIGINT NOT NULL COMMENT 'key', m MAP<STRING, INT>, s STRUCT<x: INT, y: STRING NOT NULL>``.
 Names are plain (letters, digits, ``_``) or in back quotes (a back quote inside is doubled); the
 colon after a name is optional; type names and key words are case-insensitive.
+
+It is not read by sqlglot, whose trees do not say where in the text a type stands, as errors do here. Its grammar is
+another, too: it takes ``a INT,, b TEXT``, and no column of the name ``select``.
 """
 
 from __future__ import annotations

@@ -322,6 +322,13 @@ def test_the_log_knows_the_delta_protocol_only() -> None:
     assert not wrong, "\n".join(map(str, wrong))
 
 
+def test_sql_is_compiled_in_one_package() -> None:
+    """Others may look for names in SQL text. What an expression means, only ``lakemerge.sql`` knows."""
+    found = {item.source for item in product_imports() if item.top == "sqlglot"}
+    names = {"lakemerge.spark.names", "lakemerge.transactions.clauses"}
+    assert {module for module in found if not inside(module, ("lakemerge.sql",))} == names
+
+
 def test_the_product_does_not_import_tests_or_benchmarks() -> None:
     wrong = [item for item in product_imports() if item.top in ("tests", "benchmarks")]
     assert not wrong, "\n".join(map(str, wrong))
