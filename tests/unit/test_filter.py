@@ -401,6 +401,18 @@ def test_a_minimum_of_a_float_column_is_rounded_as_its_values_are() -> None:
     assert kept("g < 0.1", text) == [False]
 
 
+def test_a_column_with_a_dot_is_no_field() -> None:
+    rows = pa.table({"a.b": [1, 2, 3], "a": [{"b": 3}, {"b": 1}, {"b": 5}]})
+    for sql, expected in [
+        ("`a.b` = 1 OR a.b = 1", [1, 2]),
+        ("`a.b` <> 1 AND a.b <> 1", [3]),
+        ("a.b IN (3, 5)", [1, 3]),
+    ]:
+        found = parse_filter(sql, rows.schema)
+        assert found is not None
+        assert found.kept(rows)["a.b"].to_pylist() == expected, sql
+
+
 def test_a_field_by_its_name_in_brackets_is_the_field() -> None:
     by_dot, by_bracket = parse_filter("st.X = 1", SCHEMA), parse_filter("st['x'] = 1", SCHEMA)
     assert by_dot is not None

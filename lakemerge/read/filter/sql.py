@@ -158,7 +158,8 @@ class _Derivation:
                 column = self.operand(part.left)
                 literal = self.operand(part.right) if isinstance(column, Operand) else None
                 if isinstance(column, Operand) and isinstance(literal, _Literal) and literal.value is not None:
-                    found = lists.setdefault(column.text, (column, []))
+                    # Not by its text: a column may have the name `a.b`, beside the field b of a.
+                    found = lists.setdefault(str(column.expression), (column, []))
                     found[1].append(self.fit(literal.value, column))
                     continue
             parts.append(self.predicate(part, negate=negate))
