@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 Positions = npt.NDArray[np.int64]
+_TIMESTAMP = pa.timestamp("us", "UTC")
 
 
 class RowError(Exception):
@@ -195,15 +196,14 @@ def call(
     strict: bool = True,
 ) -> Node:
     """The node for ``function`` of the arguments. If all arguments are constants, it is computed now and the result is
-    a constant.
+    a constant. But not from a TIMESTAMP: the result depends on the time zone, and a constant would hide that.
 
     :param fails: whether ``function`` may raise :class:`RowError`.
     """
     may_fail = fails or any(argument.may_fail for argument in arguments)
     made = Call(function, tuple(arguments), kind, text, may_fail, strict)
-    if all(isinstance(argument, Constant) for argument in arguments) and not pa.types.is_nested(kind):
-        return _constant(made)
-    return made
+    known = all(isinstance(argument, Constant) and argument.kind != _TIMESTAMP for argument in arguments)
+    return _constant(made) if known and not pa.types.is_nested(kind) else made
 
 
 def _constant(made: Call) -> Node:

@@ -280,10 +280,17 @@ def test_times_are_computed_in_utc_only() -> None:
         "CAST(at AS DATE) = day",
         "to_timestamp(s) = at",
         "day + INTERVAL 1 HOUR > '2020-01-01'",
+        "upper(s) = CAST(TIMESTAMP '2020-01-01 00:00:00Z' AS STRING)",
+        "date_add(day, 1) = CAST(TIMESTAMP '2020-01-01 00:00:00Z' AS DATE)",
+        "hour(TIMESTAMP '2020-01-01 00:00:00Z') = id + 1",
     ):
         with pytest.raises(FilterError, match="in the time zone UTC only"):
             parsed(sql, oslo)
         assert parsed(sql).computed
+    for sql in ("s = CAST(TIMESTAMP '2020-01-01 00:00:00Z' AS STRING)", "i = hour(TIMESTAMP '2020-01-01 00:00:00Z')"):
+        with pytest.raises(FilterError, match="in the time zone UTC only"):
+            parsed(sql, oslo)
+        assert not parsed(sql).computed
     assert parsed("year(day) = 2020 AND at > '2020-01-01'", oslo).computed
 
 
