@@ -24,6 +24,7 @@ from mergers.interrupts import is_interrupt
 from mergers.keys import group_starts, key_columns, locate, sort_order
 from mergers.portions import ARRAY_BYTES, gather, is_large, is_overflow, portion_bytes, row_bytes, spans
 from mergers.restart import combine_restarted, has_restarts, merge_restarted
+from mergers.type_names import type_name
 
 __all__ = ["VERSION_COLUMN", "Folded", "Frame", "combine", "fold", "overlay_rows", "tombstone_schema"]
 
@@ -607,8 +608,8 @@ def _checked(merged: object, groups: Groups, merger: Merger) -> Merged:
         # Compared by id, not by equality, because the table's schema decides whether elements may be null.
         if name not in groups.shape.values or column.type.id != groups.shape.schema.field(name).type.id:
             raise MergerContractError(
-                f"merger {merger.name!r} returned a column {name!r} of {column.type}; it may return the table's "
-                "columns outside the key, in their types",
+                f"merger {merger.name!r} returned a column {name!r} of {type_name(column.type)}; it may return the "
+                "table's columns outside the key, in their types",
                 merger=merger.name,
             )
     used = merged.status != Status.ABSENT

@@ -22,6 +22,7 @@ from mergers.contract import Groups, Ints, Merged, Merger, RowKind, Status, Tabl
 from mergers.errors import LakeMergeError, MergerContractError
 from mergers.interrupts import is_interrupt
 from mergers.traits import Traits
+from mergers.type_names import type_name
 
 __all__ = ["DELETE", "Delete", "Record", "RowMerger"]
 
@@ -322,7 +323,7 @@ def _checker(field: pa.Field[Any]) -> _Check:
     def check(value: Any) -> tuple[Any, str | None]:
         if value is None:
             return None, None if field.nullable else f"returned null in the NOT NULL column {field.name!r}"
-        wrong = f"returned {value!r} in column {field.name!r}, which is {kind}"
+        wrong = f"returned {value!r} in column {field.name!r}, which is {type_name(kind)}"
         if not isinstance(value, wanted) or isinstance(value, others):
             return None, wrong
         if isinstance(value, dt.datetime) and (value.tzinfo is not None) != zoned:

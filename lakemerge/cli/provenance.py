@@ -19,6 +19,7 @@ from lakemerge.cli.tables import shown_rows
 from lakemerge.errors import InputError
 from lakemerge.report import report_html
 from lakemerge.table.table import LakeTable
+from mergers.type_names import type_name
 
 __all__ = ["KeyArgument", "MergerOption", "OptionsOption", "key_of", "merger_options", "register"]
 
@@ -253,7 +254,9 @@ def key_of(table: LakeTable, given: Sequence[str]) -> dict[str, Any]:
             )
         except (binascii.Error, ValueError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             form = ", in base 64" if is_bytes else ""
-            raise InputError(f"{value!r} is not a value of key column {column!r}, which is {kind}{form}") from error
+            raise InputError(
+                f"{value!r} is not a value of key column {column!r}, which is {type_name(kind)}{form}"
+            ) from error
     return key
 
 

@@ -38,9 +38,9 @@ from lakemerge.errors import InputError
 from lakemerge.feed.difference import KIND, TIMESTAMP, VERSION
 from lakemerge.ingest.guessing import Guess
 from lakemerge.ingest.single_file import SingleFile
-from lakemerge.schema.schema import type_ddl
 from lakemerge.storage.options import shown_name
 from lakemerge.table.table import LakeTable
+from mergers.type_names import type_name
 from mergers.wording import worded
 
 __all__ = ["register"]
@@ -280,7 +280,7 @@ def diff(
 
 def _say_guess(guess: Guess) -> None:
     for name, why in guess.notes.items():
-        say(f"  {name} is {type_ddl(guess.schema.field(name).type)}: {why}")
+        say(f"  {name} is {type_name(guess.schema.field(name).type)}: {why}")
     if guess.is_guessed:
         say("These types are guessed from the file's beginning; --type NAME=TYPE names another one")
     for warning in guess.warnings:

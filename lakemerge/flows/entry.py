@@ -18,6 +18,7 @@ from lakemerge.frames import as_reader, check_sound
 from lakemerge.schema.schema import castable, roomy_schema, safe_cast
 from lakemerge.table.table import LakeTable
 from lakemerge.write.map_keys import check_map_keys
+from mergers.type_names import type_name
 from mergers.wording import in_python
 
 __all__ = ["cast_rows", "entered", "entry_schema", "whole_frame"]
@@ -61,7 +62,9 @@ def entry_schema(given: pa.Schema, table: LakeTable, settings: FlowSettings) -> 
                 + did_you_mean(field.name, known)
             )
         else:
-            problems.append(f"column {field.name!r} is {field.type}, the table's is {wanted}: cast it first")
+            problems.append(
+                f"column {field.name!r} is {type_name(field.type)}, the table's is {type_name(wanted)}: cast it first"
+            )
     if problems:
         raise FrameError("the source does not fit the table: " + "; ".join(problems), problems=tuple(problems))
     return pa.schema(fields)

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from lakemerge.errors import InputError
 from lakemerge.table.table import LakeTable
+from mergers.type_names import type_name
 
 __all__ = ["TRUNCATED_PROPERTY", "apply_truncate", "last_place", "literal", "truncated_below"]
 
@@ -48,7 +49,7 @@ def last_place(places: pa.ChunkedArray) -> Any:
     found = pc.max(places) if _has_greatest(places.type) else pa.scalar(None)
     if not found.is_valid:
         if places.null_count < len(places):
-            raise _unusable(places.type)
+            raise _unusable(type_name(places.type))
         return None
     try:
         return found.as_py()
@@ -62,7 +63,7 @@ def _has_greatest(kind: pa.DataType) -> bool:
     return not (pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
-def _unusable(what: object) -> InputError:
+def _unusable(what: str) -> InputError:
     return InputError(f"truncates need a sequence of integers, decimals, dates, timestamps or text, not {what}")
 
 

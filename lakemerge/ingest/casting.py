@@ -20,6 +20,7 @@ from lakemerge.errors import FrameError
 from lakemerge.schema.casts import castable, safe_cast
 from lakemerge.schema.soundness import check_sound
 from lakemerge.sql.text_casts import from_decimal
+from mergers.type_names import type_name
 
 __all__ = [
     "EITHER",
@@ -119,7 +120,7 @@ def finite(array: pa.Array, problems: Problems, given: pa.Array) -> tuple[pa.Arr
     else:
         named = pa.array(np.zeros(len(given), np.bool_))
     bad = infinite & ~pc.fill_null(named, False).to_numpy(zero_copy_only=False)
-    told = {row: f"{_short(given[row])} does not fit {array.type}" for row in np.flatnonzero(bad).tolist()}
+    told = {row: f"{_short(given[row])} does not fit {type_name(array.type)}" for row in np.flatnonzero(bad).tolist()}
     return pc.if_else(pa.array(bad), pa.scalar(None, array.type), array), problems | told
 
 
@@ -178,7 +179,7 @@ def _marked(
                 middle = len(part) // 2
                 parts = [halves(part.slice(0, middle), first), halves(part.slice(middle), first + middle)]
                 return pa.concat_arrays(parts)
-            problems[first] = f"{_short(values[first])} does not fit {wanted}"
+            problems[first] = f"{_short(values[first])} does not fit {type_name(wanted)}"
             return pa.nulls(1, wanted)
 
     return halves(array, 0), problems

@@ -19,7 +19,8 @@ from lakemerge._internal.near import did_you_mean
 from lakemerge.errors import SchemaError
 from lakemerge.ingest.casting import texts_fitted
 from lakemerge.schema.ddl import TIMESTAMP, parse_ddl
-from lakemerge.schema.schema import roomy_schema, type_ddl
+from lakemerge.schema.schema import roomy_schema
+from mergers.type_names import type_name
 from mergers.wording import argument
 
 __all__ = ["Guess", "equal_keys", "guessed_texts", "settled", "with_types"]
@@ -109,7 +110,7 @@ def equal_keys(texts: pa.Table, schema: pa.Schema) -> str | None:
     first = again.slice(0, 1).to_pylist()[0]
     low, high = (", ".join(repr(first[f"s{n}_{which}"]) for n in range(len(names))) for which in ("min", "max"))
     count = int(pc.sum(again.column("one_sum")).as_py()) - again.num_rows
-    kinds = ", ".join(f"{name} {type_ddl(schema.field(name).type)}" for name in names)
+    kinds = ", ".join(f"{name} {type_name(schema.field(name).type)}" for name in names)
     return (
         f"{count:,} keys of the file become equal to others in the types of the key ({kinds}), such as {low} and "
         f"{high}: of such keys one row stays. Keep them apart as text ({argument('types', f'{names[0]}=STRING')})"

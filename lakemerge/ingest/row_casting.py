@@ -26,6 +26,7 @@ import pyarrow as pa
 from lakemerge.ingest.casting import Problems, texts_fitted
 from lakemerge.ingest.formats.times import TimeFormat, TimeFormats
 from lakemerge.ingest.logical import Clock, Day, Moment, Span
+from mergers.type_names import type_name
 
 __all__ = ["Literal", "Misfits", "Place", "column_of", "exactly", "json_text"]
 
@@ -241,7 +242,7 @@ def _maps(values: Sequence[Any], owners: Sequence[int], kind: pa.MapType, misfit
 
 
 def _misfit(name: str, value: Any, kind: pa.DataType) -> str:
-    return f"column {name!r}: {_short(value)} does not fit {kind}"
+    return f"column {name!r}: {_short(value)} does not fit {type_name(kind)}"
 
 
 def _filler(kind: pa.DataType) -> Any:

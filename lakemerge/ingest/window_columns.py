@@ -26,6 +26,7 @@ from lakemerge.schema.ddl import TIMESTAMP
 from lakemerge.schema.evolution import with_columns_of_frame
 from lakemerge.schema.limits import leaf_count
 from lakemerge.write.carried import CARRIED
+from mergers.type_names import type_name
 from mergers.wording import argument, in_python
 
 __all__ = ["Envelope", "Shape", "WindowFrame", "rescued_problem"]
@@ -99,11 +100,12 @@ class Shape:
                 if self.rescued is None or self.columns is not None:
                     problems.append(_unknown(name, config, names if len(problems) < _HINTS else ()))
             elif kind is not None and not fits(kind, found.type):
-                problems.append(
-                    f"column {name!r} is {_told(kind)}, the table's is {found.type}{self._zone_hint(kind, found.type)}"
-                )
+                hint = self._zone_hint(kind, found.type)
+                problems.append(f"column {name!r} is {_told(kind)}, the table's is {type_name(found.type)}{hint}")
             elif kind is None and peek is not None and pa.types.is_nested(found.type):
-                problems.append(f"column {found.name!r} is {found.type}, which {self.format.name} cannot hold")
+                problems.append(
+                    f"column {found.name!r} is {type_name(found.type)}, which {self.format.name} cannot hold"
+                )
             else:
                 fields[found.name] = found
         folders = self._of_folders(table, peek)
@@ -259,7 +261,7 @@ def rescued_problem(config: TableConfig, rescued: str) -> InputError | None:
 
 
 def _told(kind: pa.DataType) -> str:
-    return "a time that may have a zone or not" if kind == EITHER else str(kind)
+    return "a time that may have a zone or not" if kind == EITHER else type_name(kind)
 
 
 def _of_name(schema: pa.Schema, name: str) -> pa.Field | None:
@@ -282,7 +284,9 @@ def _wrong_file_columns(config: TableConfig, columns: FileColumns, names: Sequen
             add = in_python(f': table.alter(add_columns="{name} {ddl}")')
             problems.append(f"the table has no column {name!r}, which {option} names: add it{add}")
         elif found.type != kind:
-            problems.append(f"column {found.name!r}, which {option} names, is {found.type}; it must be {ddl}")
+            problems.append(
+                f"column {found.name!r}, which {option} names, is {type_name(found.type)}; it must be {ddl}"
+            )
         elif name.lower() in {given.lower() for given in names}:
             problems.append(f"records have a column {name!r} of their own; {option} must name another")
     if columns.path is not None and columns.time is not None and columns.path.lower() == columns.time.lower():

@@ -12,6 +12,7 @@ import decimal
 import pyarrow as pa
 
 from lakemerge.errors import FrameError, TableDamagedError
+from mergers.type_names import type_name
 
 __all__ = ["is_partitionable", "parse_partition_value", "partition_value"]
 
@@ -57,5 +58,5 @@ def parse_partition_value(text: str, kind: pa.DataType) -> object:
         if pa.types.is_timestamp(kind):
             return dt.datetime.fromisoformat(text)
     except (ValueError, KeyError, decimal.DecimalException) as error:
-        raise TableDamagedError(f"{text!r} is not a partition value of type {kind}") from error
+        raise TableDamagedError(f"{text!r} is not a partition value of type {type_name(kind)}") from error
     return text

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from lakemerge.errors import SchemaError
 from mergers.portions import is_large
+from mergers.type_names import type_name
 
 __all__ = ["buckets", "hash_columns", "is_hashable"]
 
@@ -90,7 +91,7 @@ def is_hashable(kind: pa.DataType) -> bool:
 
 def _check_type(kind: pa.DataType) -> None:
     if not is_hashable(kind):
-        raise SchemaError(f"a key column cannot be of type {kind}", type=str(kind))
+        raise SchemaError(f"a key column cannot be of type {type_name(kind)}", type=str(kind))
 
 
 def _is_bytes(kind: pa.DataType) -> bool:

@@ -20,9 +20,10 @@ from lakemerge.merge_source.output_ids import OldClusters
 from lakemerge.merge_source.state import APPLICATION, State
 from lakemerge.merge_source.types import common_type, loosened
 from lakemerge.schema.casts import safe_cast
-from lakemerge.schema.schema import needs_timestamp_ntz, type_ddl
+from lakemerge.schema.schema import needs_timestamp_ntz
 from lakemerge.schema.widening import is_wider
 from lakemerge.table.table import LakeTable
+from mergers.type_names import type_name
 
 __all__ = [
     "BATCH_ROWS",
@@ -64,7 +65,7 @@ def target_schema(output: pa.Schema, shape: OutputShape) -> pa.Schema:
             continue
         common = common_type(loosened(known.type), field.type)
         if common is None or not _can_become(loosened(known.type), common):
-            problems.append(f"{known.name!r} is {type_ddl(known.type)} there and would be {type_ddl(field.type)}")
+            problems.append(f"{known.name!r} is {type_name(known.type)} there and would be {type_name(field.type)}")
         else:
             fields[field.name.lower()] = known.with_type(common)
     target = pa.schema(list(fields.values()))

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lakemerge.errors import SchemaError
 from lakemerge.merge_source.inputs import Shape
-from lakemerge.schema.schema import type_ddl
+from mergers.type_names import type_name
 
 __all__ = ["Property", "common_type", "element_type", "loosened", "properties_of"]
 
@@ -68,7 +68,7 @@ def _joined(
     common = pa.string() if known.as_text else common_type(known.type, element)
     text = known.as_text or common is None
     if common is None and not as_text:
-        problems.append(f"{known.name!r} is {type_ddl(known.type)} and {type_ddl(element)}")
+        problems.append(f"{known.name!r} is {type_name(known.type)} and {type_name(element)}")
     lists = known.lists | {offset} if pa.types.is_list(kind) else known.lists
     return Property(known.name, common or pa.string(), {**known.columns, offset: name}, lists, text)
 

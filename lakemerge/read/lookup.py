@@ -22,6 +22,7 @@ from lakemerge.read.sources import MergeSpec
 from lakemerge.schema.casts import castable, safe_cast
 from mergers.keys import group_starts, key_columns, locate, sort_order
 from mergers.portions import gather, together
+from mergers.type_names import type_name
 
 __all__ = ["find_rows", "look_up", "sorted_keys"]
 
@@ -82,7 +83,9 @@ def sorted_keys(keys: object, config: TableConfig) -> pa.Table:
     for field in schema:
         column = given.column(field.name)
         if not castable(column.type, field.type):
-            raise FrameError(f"key column {field.name!r} is {field.type}, not {column.type}", column=field.name)
+            raise FrameError(
+                f"key column {field.name!r} is {type_name(field.type)}, not {type_name(column.type)}", column=field.name
+            )
         if column.null_count:
             raise FrameError(f"key column {field.name!r} is null in {column.null_count} key(s)", column=field.name)
     batches = together(given.select(list(config.key))).to_batches()
@@ -145,4 +148,4 @@ def _check_whole(name: str, values: Sequence[object], column: pa.Array) -> None:
         return
     for value, stored in zip(values, column.to_pylist(), strict=True):
         if value is not None and (value != stored or isinstance(value, dt.datetime)):
-            raise FrameError(f"key column {name!r} is {column.type}, and {value!r} is none", column=name)
+            raise FrameError(f"key column {name!r} is {type_name(column.type)}, and {value!r} is none", column=name)

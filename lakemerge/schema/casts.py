@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from lakemerge.errors import FrameError
 from lakemerge.schema.soundness import first_bad_row
+from mergers.type_names import type_name
 
 __all__ = ["castable", "extension_type", "safe_cast"]
 
@@ -119,7 +120,7 @@ def safe_cast(batch: pa.RecordBatch, target: pa.Schema, first_row: int = 0) -> p
 
 
 def _mismatch(field: pa.Field, found: pa.DataType) -> str:
-    text = f"{field.name!r} is {found}, the table has {field.type}"
+    text = f"{field.name!r} is {type_name(found)}, the table has {type_name(field.type)}"
     if pa.types.is_timestamp(found) and pa.types.is_timestamp(field.type):
         if found.tz is None:
             return f"{text}: say which zone the times are in (Arrow: assume_timezone), then write again"
@@ -128,7 +129,7 @@ def _mismatch(field: pa.Field, found: pa.DataType) -> str:
 
 
 def _misfit(field: pa.Field, array: pa.Array, row: int | None, first_row: int, error: pa.ArrowInvalid) -> str:
-    text = f"{field.name!r} is {array.type}, the table has {field.type}"
+    text = f"{field.name!r} is {type_name(array.type)}, the table has {type_name(field.type)}"
     if row is None:
         return f"{text}: {error}"
     try:

@@ -17,8 +17,9 @@ import pyarrow as pa
 from lakemerge.errors import InputError, SchemaError
 from lakemerge.schema.ddl import parse_columns, parse_path
 from lakemerge.schema.limits import brought_name_problem, leaf_count
-from lakemerge.schema.schema import check_names, needs_timestamp_ntz, to_arrow_schema, type_ddl
+from lakemerge.schema.schema import check_names, needs_timestamp_ntz, to_arrow_schema
 from lakemerge.schema.widening import check_wider, is_wider, with_type_change
+from mergers.type_names import type_name
 from mergers.wording import argument
 
 __all__ = [
@@ -315,7 +316,7 @@ def _edited(field: pa.Field, path: _Path, edit: Callable[[pa.Field], pa.Field], 
 def _with_field(parent: pa.Field, field: pa.Field) -> pa.Field:
     if not pa.types.is_struct(parent.type):
         raise SchemaError(
-            f"{field.name!r} cannot be added to {parent.name!r}, which is {type_ddl(parent.type)} and no struct"
+            f"{field.name!r} cannot be added to {parent.name!r}, which is {type_name(parent.type)} and no struct"
         )
     added = pa.struct([field])
     grown = _union(parent.type, added, lambda new: new)
@@ -323,7 +324,7 @@ def _with_field(parent: pa.Field, field: pa.Field) -> pa.Field:
         raise SchemaError(f"column {field.name!r} is there already: take another name, or leave it out")
     if not carries(grown, added):
         raise SchemaError(
-            f"column {field.name!r} is there already, and what it has is not as in {type_ddl(field.type)}"
+            f"column {field.name!r} is there already, and what it has is not as in {type_name(field.type)}"
         )
     return parent.with_type(grown)
 

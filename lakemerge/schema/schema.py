@@ -21,6 +21,7 @@ from lakemerge.schema.casts import castable, extension_type, safe_cast
 from lakemerge.schema.ddl import NO_LENGTHS, PLACEHOLDER, TIMESTAMP, TIMESTAMP_NTZ, parse_ddl
 from lakemerge.schema.limits import TOO_DEEP, level_problems, name_problem
 from lakemerge.sql.types import field_ddl, type_ddl
+from mergers.type_names import type_name
 
 __all__ = [
     "UnknownTypeError",
@@ -307,23 +308,23 @@ def _canonical(kind: pa.DataType, path: str, problems: list[str]) -> pa.DataType
         return pa.map_(key, _canonical_field(kind.item_field, f"{path}.value", problems, name="value"))
     if isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType | pa.ListViewType | pa.LargeListViewType):
         return pa.list_(_canonical_field(kind.value_field, f"{path}.element", problems, name="element"))
-    problems.append(f"{path}: a table cannot hold {kind}: {_remedy(kind)}")
+    problems.append(f"{path}: a table cannot hold {type_name(kind)}: {_remedy(kind)}")
     return PLACEHOLDER
 
 
 def _remedy(kind: pa.DataType) -> str:
     if pa.types.is_unsigned_integer(kind):
-        return f"cast it to {_WIDER[kind]}"
+        return f"cast it to {type_name(_WIDER[kind])}"
     if pa.types.is_timestamp(kind):
         return "cast it to microseconds"
     if pa.types.is_time(kind) or pa.types.is_duration(kind):
-        return "cast it to int64"
+        return "cast it to BIGINT"
     if pa.types.is_decimal(kind):
         return "a decimal has at most 38 digits, and between 0 and all of them follow the point"
     if pa.types.is_null(kind):
         return "name a type"
     if isinstance(kind, pa.BaseExtensionType):
-        return f"cast it to its storage type {kind.storage_type}"
+        return f"cast it to its storage type {type_name(kind.storage_type)}"
     return "cast it to a type that Delta has"
 
 

@@ -19,10 +19,10 @@ from lakemerge.schema.schema import (
     from_delta_json,
     json_entry,
     needs_timestamp_ntz,
-    type_ddl,
     type_json,
     with_json_entry,
 )
+from mergers.type_names import type_name
 
 __all__ = ["PROPERTY", "check_type_changes", "check_wider", "is_wider", "with_feature", "with_type_change"]
 
@@ -53,7 +53,7 @@ def check_wider(name: str, before: pa.DataType, after: pa.DataType) -> None:
     """Raise :class:`SchemaError` if the type is not wider."""
     if not is_wider(before, after):
         raise SchemaError(
-            f"column {name!r} cannot become {type_ddl(after)}, since it is {type_ddl(before)}. Wider types are: of "
+            f"column {name!r} cannot become {type_name(after)}, since it is {type_name(before)}. Wider types are: of "
             "TINYINT, SMALLINT and INT the larger integers, DOUBLE, and DECIMAL with 10 digits before the point or "
             "more; of BIGINT DECIMAL with 20; of FLOAT DOUBLE; of DECIMAL one with as many digits before and after "
             "the point, or more; of DATE TIMESTAMP_NTZ"

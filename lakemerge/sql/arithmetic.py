@@ -21,8 +21,9 @@ from lakemerge.errors import FilterError
 from lakemerge.sql.casts import cast
 from lakemerge.sql.decimals import Integers, beyond, from_unscaled, halves_up, rescaled, roomy, to_unscaled
 from lakemerge.sql.nodes import Constant, Node, call
-from lakemerge.sql.types import BIGINT, DOUBLE, as_decimal, bounded, is_number, name, wider
+from lakemerge.sql.types import BIGINT, DOUBLE, as_decimal, bounded, is_number, wider
 from lakemerge.sql.vectors import from_vector, refuse, to_vector, valid
+from mergers.type_names import type_name
 
 __all__ = ["absolute", "arithmetic", "negative", "rounded", "square_root", "whole"]
 
@@ -115,7 +116,7 @@ def square_root(node: Node, text: str) -> Node:
 
 def _check(node: Node, text: str) -> None:
     if not is_number(node.kind) and not pa.types.is_null(node.kind):
-        raise FilterError(f"{text}: {node.text} is {name(node.kind)}, not a number; use CAST", construct=text)
+        raise FilterError(f"{text}: {node.text} is {type_name(node.kind)}, not a number; use CAST", construct=text)
 
 
 def _typed(node: Node, other: Node) -> Node:
@@ -137,7 +138,7 @@ def _checked(left: pa.Array, right: pa.Array, *, operator: str) -> pa.Array:
         exact = _PLAIN[operator](to_vector(left).astype(object), to_vector(right).astype(object))
         highest = 2 ** (left.type.bit_width - 1) - 1
         bad = ((exact > highest) | (exact < -highest - 1)).astype(np.bool_) & valid(left, right)
-        refuse(bad, _OVERFLOW.replace("{kind}", name(left.type)), left, right)
+        refuse(bad, _OVERFLOW.replace("{kind}", type_name(left.type)), left, right)
         raise
 
 
@@ -153,7 +154,7 @@ def _divided(right: pa.Array, left: pa.Array, *, operator: str) -> pa.Array:
         if operator == "div":
             lowest = np.iinfo(np.int64).min
             bad = (dividends == lowest) & (divisors == -1) & known
-            refuse(bad, _OVERFLOW.replace("{kind}", name(left.type)), left, right)
+            refuse(bad, _OVERFLOW.replace("{kind}", type_name(left.type)), left, right)
             return from_vector((dividends - _remainder(dividends, divisors)) // divisors, known, left.type)
         if dividends.dtype.itemsize < _INT_BYTES:
             dividends, divisors = dividends.astype(np.int32), divisors.astype(np.int32)
@@ -200,7 +201,7 @@ def _decimals(
     left, right = (first, second) if operator in _PLAIN else (second, first)
     known = valid(left, right)
     a, b = to_unscaled(left), to_unscaled(right)
-    overflow = _OVERFLOW.replace("{kind}", name(kind))
+    overflow = _OVERFLOW.replace("{kind}", type_name(kind))
     if operator in _PLAIN:
         values = _sum_or_product(operator, a, b, left_kind, right_kind, kind)
     else:
@@ -281,7 +282,7 @@ def _absolute(array: pa.Array) -> pa.Array:
 
 def _refuse_lowest(array: pa.Array) -> None:
     lowest = -(2 ** (array.type.bit_width - 1))
-    refuse(to_vector(array) == lowest, "the opposite of {} is not a valid " + name(array.type), array)
+    refuse(to_vector(array) == lowest, "the opposite of {} is not a valid " + type_name(array.type), array)
 
 
 def _square_root(values: pa.Array) -> pa.Array:
@@ -304,7 +305,7 @@ def _round_decimals(values: pa.Array, *, digits: int, kind: pa.DataType) -> pa.A
     digits = max(min(digits, scale), -_MAX_DIGITS - 1)
     found = rescaled(to_unscaled(values).astype(object), precision, scale, digits)
     found = found * 10 ** (kind.scale - digits)
-    refuse(beyond(found, known, kind.precision), "{} rounded is not a valid " + name(kind), values)
+    refuse(beyond(found, known, kind.precision), "{} rounded is not a valid " + type_name(kind), values)
     return from_unscaled(found, known, kind)
 
 
@@ -313,7 +314,7 @@ def _round_integers(values: pa.Array, *, digits: int) -> pa.Array:
     found = rescaled(exact, 19, 0, -min(digits, 20)) * 10 ** min(digits, 20)
     limits = np.iinfo(values.type.to_pandas_dtype())
     bad = ((found < limits.min) | (found > limits.max)).astype(np.bool_) & known
-    refuse(bad, "{} rounded is not a valid " + name(values.type), values)
+    refuse(bad, "{} rounded is not a valid " + type_name(values.type), values)
     return from_vector(found.astype(limits.dtype), known, values.type)
 
 

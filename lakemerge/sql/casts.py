@@ -17,8 +17,9 @@ from lakemerge.errors import FilterError
 from lakemerge.sql import text_casts
 from lakemerge.sql.decimals import Integers, beyond, from_unscaled, rescaled, to_unscaled
 from lakemerge.sql.nodes import Constant, Node, call
-from lakemerge.sql.types import STRING, is_text, name
+from lakemerge.sql.types import STRING, is_text
 from lakemerge.sql.vectors import Mask, from_vector, nulled, refuse, to_vector, valid
+from mergers.type_names import type_name
 
 __all__ = ["as_text", "cast"]
 
@@ -41,7 +42,7 @@ def cast(node: Node, kind: pa.DataType, text: str | None = None, *, lenient: boo
     kernel = _KERNELS.get((_class(node.kind), _class(kind)))
     if kernel is None:
         why = ", which Java's versions spell in different ways" if pa.types.is_floating(node.kind) else ""
-        raise FilterError(f"{node.text} is {name(node.kind)}{why}; a filter does not cast it to {name(kind)}")
+        raise FilterError(f"{node.text} is {type_name(node.kind)}{why}; a filter does not cast it to {type_name(kind)}")
     run = partial(_converted, kernel=kernel, kind=kind, lenient=lenient)
     return call(run, [node], kind, text, fails=not lenient and _fails(node.kind, kind))
 
@@ -92,7 +93,7 @@ def _converted(
     values, bad = kernel(array, kind)
     if lenient:
         return nulled(values, bad)
-    refuse(bad, "{} is not a valid " + name(kind) + "; TRY_CAST gives NULL there", array)
+    refuse(bad, "{} is not a valid " + type_name(kind) + "; TRY_CAST gives NULL there", array)
     return values
 
 

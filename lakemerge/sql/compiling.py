@@ -36,7 +36,8 @@ from lakemerge.sql.logic import case, compare
 from lakemerge.sql.nodes import Column, Constant, Node, all_nodes
 from lakemerge.sql.parsing import is_explicit, only, sql, unsupported
 from lakemerge.sql.times import parse_date, parse_timestamp
-from lakemerge.sql.types import BIGINT, DATE, DOUBLE, INT, LOCAL, STRING, TIMESTAMP, is_time, name
+from lakemerge.sql.types import BIGINT, DATE, DOUBLE, INT, LOCAL, STRING, TIMESTAMP, is_time
+from mergers.type_names import type_name
 
 __all__ = ["check_zone", "compile_condition", "compile_value", "number_literal", "time_literal", "type_named"]
 
@@ -118,7 +119,7 @@ def number_literal(text: str) -> Constant:
 
 def time_literal(text: str, kind: pa.DataType) -> Constant | None:
     """A date or time that is written in SQL. ``None`` for a form that only a cast knows."""
-    shown = f"{'TIMESTAMP' if kind == TIMESTAMP else name(kind)} '{text}'"
+    shown = f"{type_name(kind)} '{text}'"
     if pa.types.is_date(kind):
         day = parse_date(text)
         return None if day is None else Constant(day, kind, shown)

@@ -15,7 +15,8 @@ from lakemerge.sql.casts import as_text, cast
 from lakemerge.sql.logic import case, coalesce, compare, extreme, is_nan, is_null, negation
 from lakemerge.sql.nodes import Constant, Node, call
 from lakemerge.sql.patterns import java_regex, matched, pattern_call
-from lakemerge.sql.types import BIGINT, DATE, DOUBLE, INT, LOCAL, STRING, TIMESTAMP, is_text, is_time, name
+from lakemerge.sql.types import BIGINT, DATE, DOUBLE, INT, LOCAL, STRING, TIMESTAMP, is_text, is_time
+from mergers.type_names import type_name
 
 __all__ = ["FUNCTIONS", "Function", "add_days", "concat", "like_java", "substring", "trim"]
 
@@ -75,7 +76,7 @@ def _literal_text(node: Node, text: str) -> str | None:
 def _count(node: Node, text: str) -> Node:
     """A number of characters or days."""
     if not pa.types.is_integer(node.kind) and not pa.types.is_null(node.kind):
-        raise FilterError(f"{text}: {node.text} is {name(node.kind)}, not an integer; use CAST", construct=text)
+        raise FilterError(f"{text}: {node.text} is {type_name(node.kind)}, not an integer; use CAST", construct=text)
     return cast(node, INT)
 
 
@@ -96,7 +97,7 @@ def _instant(node: Node, text: str) -> Node:
 
 def _temporal(node: Node, text: str) -> Node:
     if not (is_time(node.kind) or is_text(node.kind) or pa.types.is_null(node.kind)):
-        raise FilterError(f"{text}: {node.text} is {name(node.kind)}, not a date or a time", construct=text)
+        raise FilterError(f"{text}: {node.text} is {type_name(node.kind)}, not a date or a time", construct=text)
     return node
 
 

@@ -15,7 +15,8 @@ from lakemerge.sql.dates import CLOCK_UNITS, Interval, later
 from lakemerge.sql.functions import add_days
 from lakemerge.sql.nodes import Node, call
 from lakemerge.sql.parsing import sql, unsupported
-from lakemerge.sql.types import TIMESTAMP, is_time, name
+from lakemerge.sql.types import TIMESTAMP, is_time
+from mergers.type_names import type_name
 
 __all__ = ["interval_of", "with_days", "with_interval"]
 
@@ -44,7 +45,9 @@ def interval_of(node: Any) -> Interval | None:
 def with_interval(value: Node, interval: Interval, text: str) -> Node:
     """A date or time with an interval added. A date with hours becomes a time."""
     if not is_time(value.kind):
-        raise FilterError(f"{text}: {value.text} is {name(value.kind)}, not a date or a time; use CAST", construct=text)
+        raise FilterError(
+            f"{text}: {value.text} is {type_name(value.kind)}, not a date or a time; use CAST", construct=text
+        )
     if pa.types.is_date(value.kind) and not interval.of_days and not interval.months:
         value = cast(value, TIMESTAMP)
     return call(partial(later, interval=interval), [value], value.kind, text, fails=True)

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from lakemerge.errors import FilterError
 from lakemerge.sql.casts import cast
 from lakemerge.sql.nodes import Constant, Node, Rows, assembled, call, positions_of
-from lakemerge.sql.types import name, widest
+from lakemerge.sql.types import widest
+from mergers.type_names import type_name
 
 __all__ = [
     "Junction",
@@ -70,7 +71,7 @@ def of_one_kind(nodes: Sequence[Node], text: str) -> list[Node]:
     be compared."""
     kind = widest(nodes, text)
     if pa.types.is_nested(kind):
-        raise FilterError(f"{text} cannot be compared: {nodes[0].text} is {name(kind)}", construct=text)
+        raise FilterError(f"{text} cannot be compared: {nodes[0].text} is {type_name(kind)}", construct=text)
     return [cast(node, kind) for node in nodes]
 
 
@@ -84,7 +85,7 @@ def condition(node: Node) -> Node:
     if pa.types.is_null(node.kind):
         return Constant(None, _BOOL, node.text)
     if not pa.types.is_boolean(node.kind):
-        raise FilterError(f"{node.text} is {name(node.kind)}, not a condition", construct=node.text)
+        raise FilterError(f"{node.text} is {type_name(node.kind)}, not a condition", construct=node.text)
     return node
 
 

@@ -10,8 +10,9 @@ from lakemerge.errors import FilterError
 from lakemerge.sql.casts import cast
 from lakemerge.sql.logic import equal_values, of_one_kind
 from lakemerge.sql.nodes import Constant, Field, Node, call
-from lakemerge.sql.types import BIGINT, INT, is_text, name
+from lakemerge.sql.types import BIGINT, INT, is_text
 from lakemerge.sql.vectors import from_vector, refuse, to_vector, truths, valid
+from mergers.type_names import type_name
 
 __all__ = ["array_contains", "element", "field", "size"]
 
@@ -40,24 +41,26 @@ def element(of: Node, key: Node, text: str) -> Node:
         key = cast(key, of.kind.key_type) if isinstance(key, Constant) else key
         if key.kind == of.kind.key_type and not pa.types.is_nested(key.kind):
             return call(_value, [of, key], of.kind.item_type, text)
-    raise FilterError(f"{text}: {of.text} is {name(of.kind)} and has no element {key.text}, {name(key.kind)}")
+    raise FilterError(f"{text}: {of.text} is {type_name(of.kind)} and has no element {key.text}, {type_name(key.kind)}")
 
 
 def size(of: Node, text: str) -> Node:
     """``size``. The size of null is null, as under ANSI mode."""
     if not (pa.types.is_list(of.kind) or pa.types.is_map(of.kind)):
-        raise FilterError(f"{text}: {of.text} is {name(of.kind)}, not an array or a map", construct=text)
+        raise FilterError(f"{text}: {of.text} is {type_name(of.kind)}, not an array or a map", construct=text)
     return call(_size, [of], INT, text)
 
 
 def array_contains(of: Node, value: Node, text: str) -> Node:
     """``array_contains``. It is null if the value is missing and the list has a null."""
     if not pa.types.is_list(of.kind) or pa.types.is_null(value.kind):
-        raise FilterError(f"{text}: {of.text} is {name(of.kind)}, and {value.text} {name(value.kind)}", construct=text)
+        raise FilterError(
+            f"{text}: {of.text} is {type_name(of.kind)}, and {value.text} {type_name(value.kind)}", construct=text
+        )
     items = Constant(None, of.kind.value_type, of.text)
     one, other = of_one_kind([items, value], text)
     if one.kind != items.kind or is_text(value.kind) != is_text(items.kind):
-        raise FilterError(f"{text}: the elements are {name(items.kind)}; CAST the value to it", construct=text)
+        raise FilterError(f"{text}: the elements are {type_name(items.kind)}; CAST the value to it", construct=text)
     return call(_contains, [of, other], pa.bool_(), text)
 
 

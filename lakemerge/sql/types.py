@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from lakemerge.errors import FilterError
 from lakemerge.sql.nodes import Constant, Node
+from mergers.type_names import type_name
 
 __all__ = [
     "BIGINT",
@@ -23,7 +24,6 @@ __all__ = [
     "is_number",
     "is_text",
     "is_time",
-    "name",
     "type_ddl",
     "wider",
     "widest",
@@ -32,43 +32,21 @@ __all__ = [
 INT, BIGINT, DOUBLE, STRING = pa.int32(), pa.int64(), pa.float64(), pa.string()
 DATE, TIMESTAMP, LOCAL = pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("us")
 
-_NAMES = {
-    pa.bool_(): "BOOLEAN",
-    pa.int8(): "TINYINT",
-    pa.int16(): "SMALLINT",
-    INT: "INT",
-    BIGINT: "BIGINT",
-    pa.float32(): "FLOAT",
-    DOUBLE: "DOUBLE",
-    STRING: "STRING",
-    pa.binary(): "BINARY",
-    DATE: "DATE",
-    # TIMESTAMP alone means what spark.sql.timestampType says.
-    TIMESTAMP: "TIMESTAMP_LTZ",
-    LOCAL: "TIMESTAMP_NTZ",
-}
 _MAX_DIGITS = 38
 _LEAST_SCALE = 6
 """If a result has too many digits, at least this many digits behind the point are kept."""
 _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
 
 
-def name(kind: pa.DataType) -> str:
-    """The type's name in SQL."""
-    return "VOID" if pa.types.is_null(kind) else type_ddl(kind)
-
-
 def type_ddl(kind: pa.DataType) -> str:
     """The type as Spark's DDL writes it."""
-    if kind in _NAMES:
-        return _NAMES[kind]
-    if pa.types.is_decimal(kind):
-        return f"DECIMAL({kind.precision},{kind.scale})"
+    if kind == TIMESTAMP:
+        return "TIMESTAMP_LTZ"  # TIMESTAMP alone means what spark.sql.timestampType says
     if pa.types.is_struct(kind):
         return "STRUCT<" + ", ".join(field_ddl(field, ": ") for field in kind) + ">"
     if pa.types.is_map(kind):
         return f"MAP<{type_ddl(kind.key_type)}, {type_ddl(kind.item_type)}>"
-    return f"ARRAY<{type_ddl(kind.value_type)}>"
+    return f"ARRAY<{type_ddl(kind.value_type)}>" if pa.types.is_list(kind) else type_name(kind)
 
 
 def field_ddl(field: pa.Field, separator: str) -> str:
@@ -140,7 +118,7 @@ def widest(nodes: Sequence[Node], text: str) -> pa.DataType:
     for node in typed:
         found = None if found is None else wider(found, node.kind)
     if found is None:
-        kinds = ", ".join(f"{node.text} is {name(node.kind)}" for node in nodes)
+        kinds = ", ".join(f"{node.text} is {type_name(node.kind)}" for node in nodes)
         raise FilterError(f"{text} cannot be compared or mixed: {kinds}; use CAST", construct=text)
     if len(typed) == len(nodes) or is_text(found):
         return found

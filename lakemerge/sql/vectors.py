@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakemerge.sql.nodes import RowError
+from mergers.type_names import type_name
 
 __all__ = ["Mask", "from_vector", "nulled", "refuse", "to_vector", "truths", "valid"]
 
@@ -76,5 +77,5 @@ def _shown(value: pa.Scalar) -> str:
     try:
         found = value.as_py()
     except (ValueError, OverflowError):  # a date or time beyond the years of Python
-        return f"a {value.type} of {value.value}"
+        return f"a {type_name(value.type)} of {value.value}"
     return repr(found) if isinstance(found, str | bytes) else str(found)

@@ -33,6 +33,7 @@ from lakemerge.schema.schema import needs_timestamp_ntz, to_arrow_schema, to_del
 from mergers import Merger, TableShape
 from mergers.ordering import is_orderable
 from mergers.probe import probed, restored
+from mergers.type_names import type_name
 from mergers.wording import argument, in_python
 
 __all__ = ["choose_merger", "create_table", "property_problems"]
@@ -208,13 +209,13 @@ def _check_columns(
         kind = schema.field(name).type
         if not is_orderable(kind) or pa.types.is_floating(kind):
             problems.append(
-                f"key column {name!r} is {kind}; keys are integers, strings, binary, booleans, dates, "
+                f"key column {name!r} is {type_name(kind)}; keys are integers, strings, binary, booleans, dates, "
                 "timestamps or decimals"
             )
     for name in ordering:
         kind = schema.field(name).type
         if not is_orderable(kind):
-            problems.append(f"ordering column {name!r} is {kind}, which has no order: use another column")
+            problems.append(f"ordering column {name!r} is {type_name(kind)}, which has no order: use another column")
         if name in key:
             problems.append(f"ordering column {name!r} is a key column; all records of a key would be equal")
     for name in partition_by:
@@ -225,7 +226,9 @@ def _check_columns(
                 "changes would be in two partitions"
             )
         elif not is_partitionable(schema.field(name).type):
-            problems.append(f"partition column {name!r} is {schema.field(name).type}, which cannot partition a table")
+            problems.append(
+                f"partition column {name!r} is {type_name(schema.field(name).type)}, which cannot partition a table"
+            )
 
 
 def property_problems(properties: Mapping[str, Any], *, removable: bool = False) -> list[str]:

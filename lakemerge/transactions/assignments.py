@@ -19,7 +19,7 @@ from lakemerge.sql.casts import cast
 from lakemerge.sql.compiling import compile_value
 from lakemerge.sql.nodes import Constant, Node, Rows, call
 from lakemerge.sql.parsing import parsed
-from lakemerge.sql.types import name as type_name
+from mergers.type_names import type_name
 from mergers.wording import argument
 
 __all__ = [
@@ -141,7 +141,7 @@ def plain_value(name: str, value: object, kind: pa.DataType) -> Any:
     try:
         return pa.scalar(value, kind).as_py()
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, ValueError) as error:
-        raise FrameError(f"{_OF_COLUMN} {name!r}, {shown(value)}, does not fit {kind}: {error}") from error
+        raise FrameError(f"{_OF_COLUMN} {name!r}, {shown(value)}, does not fit {type_name(kind)}: {error}") from error
 
 
 def _is_assignable(given: pa.DataType, kind: pa.DataType) -> bool:

@@ -48,6 +48,7 @@ from mergers.contract import Ints
 from mergers.keys import KeyColumns, group_starts, key_columns, locate, sort_order
 from mergers.portions import gather, together
 from mergers.restart import CLEAR, SET
+from mergers.type_names import type_name
 
 __all__ = ["Merging"]
 
@@ -197,9 +198,8 @@ class Merging:
             node = _compiled(match.keys[name], wrapped.schema, (), source.column_names, self.call.aliases)
             values, kind = node.evaluate(Rows(wrapped)), config.schema.field(name).type
             if not castable(values.type, kind):
-                raise FrameError(
-                    f"the merge compares key column {name!r}, which is {kind}, with {values.type}: cast it"
-                )
+                given = type_name(values.type)
+                raise FrameError(f"the merge compares key column {name!r}, {type_name(kind)}, with {given}: cast it")
             columns.append(values)
         keys = pa.RecordBatch.from_arrays(columns, names=list(config.key))
         valid = np.ones(keys.num_rows, dtype=np.bool_)

@@ -50,6 +50,7 @@ from lakemerge.write.pack import Packed
 from lakemerge.write.request import WriteRequest
 from lakemerge.write.upsert import with_columns_of
 from mergers.restart import CLEAR, SET
+from mergers.type_names import type_name
 
 __all__ = ["HeldSource", "MergeOnSpark", "alias_of", "delete_frame", "update_frame", "written"]
 
@@ -141,7 +142,8 @@ class HeldSource:
             for number, (name, given) in enumerate(zip(config.key, _types_of(aliased.select(*exprs)), strict=True)):
                 kind = config.schema.field(name).type
                 if not castable(given, kind):
-                    raise FrameError(f"the merge compares key column {name!r}, which is {kind}, with {given}: cast it")
+                    kinds = f"{type_name(kind)}, with {type_name(given)}"
+                    raise FrameError(f"the merge compares key column {name!r}, {kinds}: cast it")
                 added.append(exprs[number].cast(type_ddl(kind)).alias(f"{_KEY}{number}"))
             # Spark keeps these rows on its own disks. An executor that is lost makes the merge fail, where rows that
             # are cached would be computed again, perhaps to others.

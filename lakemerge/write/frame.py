@@ -27,6 +27,7 @@ from mergers import Merger, RowKind
 from mergers.contract import Bools, Kinds
 from mergers.portions import VALUE_BYTES, is_large, row_bytes
 from mergers.restart import CLEAR, SET
+from mergers.type_names import type_name
 from mergers.wording import argument, in_python
 
 __all__ = ["KIND_WORDS", "FramePlan", "plan_frame"]
@@ -283,7 +284,9 @@ def _find_kind_column(schema: pa.Schema, kind_column: str | None, problems: list
     kind = found[0].type
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not (pa.types.is_string(value) or pa.types.is_large_string(value) or pa.types.is_string_view(value)):
-        problems.append(f"kind column {kind_column!r} is {kind}; it must hold the strings {', '.join(_SYMBOLS)}")
+        problems.append(
+            f"kind column {kind_column!r} is {type_name(kind)}; it must hold the strings {', '.join(_SYMBOLS)}"
+        )
     return found[0].name
 
 
@@ -292,7 +295,7 @@ def _there(schema: pa.Schema) -> str:
 
 
 def _misfit(field: pa.Field, wanted: pa.Field, remedy: str) -> str:
-    text = f"column {field.name!r} is {field.type}, the table's is {wanted.type}"
+    text = f"column {field.name!r} is {type_name(field.type)}, the table's is {type_name(wanted.type)}"
     before = pa.schema([wanted])
     grown = with_schema(before, pa.schema([field]))
     if remedy and castable(field.type, grown.field(0).type):

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from mergers.builtin.options import OptionReader
 from mergers.builtin.values import typed_value
 from mergers.contract import Bools, Groups, RowKind, TableShape
+from mergers.type_names import type_name
 
 __all__ = ["DeleteWhen"]
 
@@ -47,7 +48,7 @@ class DeleteWhen:
             parsed.array(shape)
         except (pa.ArrowException, TypeError, ValueError, decimal.DecimalException) as error:
             kind = shape.schema.field(column).type
-            problems.append(f"delete_when values do not fit column {column!r} ({kind}): {error}")
+            problems.append(f"delete_when values do not fit column {column!r} ({type_name(kind)}): {error}")
             return None
         return parsed
 

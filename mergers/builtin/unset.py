@@ -16,6 +16,7 @@ from mergers.builtin.history import carried
 from mergers.builtin.options import OptionReader
 from mergers.builtin.values import frozen, thawed, typed_array
 from mergers.contract import Bools, Groups, TableShape
+from mergers.type_names import type_name
 
 __all__ = ["Unset", "is_marker", "marker_of"]
 
@@ -74,7 +75,7 @@ class Unset:
                 if value is not None:
                     typed_array(value, kind)
             except (pa.ArrowException, TypeError, ValueError, decimal.DecimalException) as error:
-                reader.problems.append(f"the default of column {column!r} is no {kind}: {error}")
+                reader.problems.append(f"the default of column {column!r} is no {type_name(kind)}: {error}")
         return {column: frozen(value) for column, value in defaults.items()}
 
     def options(self) -> Mapping[str, object]:

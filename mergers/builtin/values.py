@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from mergers.type_names import type_name
+
 __all__ = ["frozen", "thawed", "typed_array", "typed_value"]
 
 
@@ -16,9 +18,9 @@ def typed_value(value: object, kind: pa.DataType) -> object:
     """A JSON value as a Python value of a column's type. In JSON, dates and timestamps are ISO strings, decimals are
     strings and binary is ``{"b64": ...}``. Raises :class:`TypeError` or :class:`ValueError`."""
     if isinstance(value, bool) != pa.types.is_boolean(kind):
-        raise TypeError(f"{value!r} is not a {kind}")
+        raise TypeError(f"{value!r} is not a {type_name(kind)}")
     if pa.types.is_integer(kind) and value is not None and not (isinstance(value, int) and -(2**63) <= value < 2**63):
-        raise TypeError(f"{value!r} is not a {kind}")
+        raise TypeError(f"{value!r} is not a {type_name(kind)}")
     if isinstance(value, str):
         if pa.types.is_decimal(kind):
             return decimal.Decimal(value)
@@ -48,13 +50,13 @@ def _nested(value: object, kind: pa.DataType) -> object:
     if pa.types.is_struct(kind) and isinstance(value, Mapping):
         unknown = set(value) - {kind.field(i).name for i in range(kind.num_fields)}
         if unknown:
-            raise TypeError(f"a {kind} has no {', '.join(map(repr, sorted(unknown)))}")
+            raise TypeError(f"a {type_name(kind)} has no {', '.join(map(repr, sorted(unknown)))}")
         return {name: _nested(item, kind.field(name).type) for name, item in value.items()}
     if pa.types.is_map(kind) and isinstance(value, list) and all(isinstance(v, list) and len(v) == 2 for v in value):
         return [(_nested(key, kind.key_type), _nested(item, kind.item_type)) for key, item in value]
     if pa.types.is_list(kind) and isinstance(value, list):
         return [_nested(item, kind.value_type) for item in value]
-    raise TypeError(f"{value!r} is not a {kind}")
+    raise TypeError(f"{value!r} is not a {type_name(kind)}")
 
 
 def frozen(value: object) -> object:

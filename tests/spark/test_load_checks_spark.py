@@ -177,14 +177,14 @@ WIDE = [
     "array(named_struct('x', id)) AS l",
 ]
 UNFIT = {
-    "a": ("128L", "'a' is int64, the table has int8: 128"),
-    "f": ("0.1D", "'f' is double, the table has float: 0.1"),
-    "g": ("16777217L", "'g' is int64, the table has float: 16777217"),
-    "d": ("9007199254740993L", "'d' is int64, the table has double: 9007199254740993"),
-    "n": ("10000L", "'n' is int64, the table has .*: 10000"),
+    "a": ("128L", "'a' is BIGINT, the table has TINYINT: 128"),
+    "f": ("0.1D", "'f' is DOUBLE, the table has FLOAT: 0.1"),
+    "g": ("16777217L", "'g' is BIGINT, the table has FLOAT: 16777217"),
+    "d": ("9007199254740993L", "'d' is BIGINT, the table has DOUBLE: 9007199254740993"),
+    "n": ("10000L", "'n' is BIGINT, the table has .*: 10000"),
     "m": ("CAST('0.001' AS DECIMAL(38,18))", "'m' is .*: Decimal.'0.001"),
     "l": ("array(named_struct('x', 2147483648L))", "'l' is .*: .*2147483648"),
-    "id": ("4294967296L", "'id' is int64, the table has int32: 4294967296"),
+    "id": ("4294967296L", "'id' is BIGINT, the table has INT: 4294967296"),
 }
 
 

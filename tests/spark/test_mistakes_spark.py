@@ -118,7 +118,7 @@ WRITING = [
     Mistake("no key column", lambda w: w.table.upsert(w.frame("at", "v")), FrameError,
         "key column 'id' is missing", "the frame", "the frame has at, v"),
     Mistake("a wrong type", lambda w: w.table.upsert(w.frame("'x' AS id", "at", "v")), FrameError,
-        "is string, the table's is int64", "column 'id'", "cast it first"),
+        "is STRING, the table's is BIGINT", "column 'id'", "cast it first"),
     Mistake("a value that does not fit", lambda w: w.table.upsert(w.frame("id", "99999999999 AS at", "v")), FrameError,
         "99999999999 in row 0 does not fit", "partition 0 of the frame: columns do not fit the table: 'at'",
         "give the column a wider type"),

@@ -17,7 +17,8 @@ DDL = (
     "b BOOLEAN, i8 TINYINT, i16 SMALLINT, i32 INT NOT NULL COMMENT 'it\\'s a \\\\ key\\nwith lines', i64 BIGINT, "
     "f FLOAT, d DOUBLE, n DECIMAL(38,10), n5 DECIMAL(5), n0 DEC, s STRING, bin BINARY, day DATE, ts TIMESTAMP_LTZ, "
     "ntz TIMESTAMP_NTZ, `a ``b``` ARRAY<ARRAY<INT>>, m MAP<STRING, STRUCT<x: DATE NOT NULL, `y z`: REAL COMMENT 'é'>>, "
-    "st STRUCT<deep: STRUCT<n: NUMERIC(7,7)>, l: ARRAY<BYTE>>, `select` LONG, x1 SHORT, `1` INTEGER"
+    "st STRUCT<deep: STRUCT<n: NUMERIC(7,7)>, l: ARRAY<BYTE>>, `select` LONG, x1 SHORT, `1` INTEGER, from STRING, "
+    "order INT, table DATE"
 )
 
 

@@ -135,11 +135,11 @@ REFUSED: dict[str, tuple[pa.Table, str]] = {
     ),
     "another type": (
         table([1], ["10"], names="id price"),
-        "column 'price' is string, the table's is int32: cast it first",
+        "column 'price' is STRING, the table's is INT: cast it first",
     ),
     "a value that does not fit": (
         table([1, 2], [10, 2**40], names="id price"),
-        "'price' is int64, the table has int32: 1099511627776 in row [01] does not fit",
+        "'price' is BIGINT, the table has INT: 1099511627776 in row [01] does not fit",
     ),
 }
 

@@ -100,8 +100,8 @@ def test_numbers_at_the_ends(value: Any, kind: Any, to: Any) -> None:
 @pytest.mark.parametrize(
     ("given_", "to", "says"),
     [
-        (pa.array([1, 300]), pa.int8(), "'c' is int64, the table has int8: 300 in row 1 does not fit"),
-        (pa.array([0.5, 0.1]), pa.float32(), "'c' is double, the table has float: 0.1 in row 1 does not fit"),
+        (pa.array([1, 300]), pa.int8(), "'c' is BIGINT, the table has TINYINT: 300 in row 1 does not fit"),
+        (pa.array([0.5, 0.1]), pa.float32(), "'c' is DOUBLE, the table has FLOAT: 0.1 in row 1 does not fit"),
         (pa.array([0, 2**53 + 1]), pa.float64(), "9007199254740993 in row 1 does not fit"),
         (pa.array([5, 1000]), pa.decimal128(3, 0), "1000 in row 1 does not fit"),
         (pa.array([[1], [2, 300]]), pa.list_(pa.int8()), r"\[2, 300\] in row 1 does not fit"),
@@ -170,13 +170,13 @@ def test_numbers_that_do_not_fit_leave_nothing(tmp_path: Path) -> None:
     bad = pa.table({"k": range(9), "o": range(9), "tiny": [*range(8), 128]})
     for given_ in (bad, bad.to_reader(max_chunksize=2)):
         with pytest.raises(
-            FrameError, match="'tiny' is int64, the table has int8: 128 in row 8 does not fit"
+            FrameError, match="'tiny' is BIGINT, the table has TINYINT: 128 in row 8 does not fit"
         ) as caught:
             table.upsert(given_)
         assert (caught.value.column, caught.value.row) == ("tiny", 8)
-    with pytest.raises(FrameError, match="'k' is int64, the table has int32: 4294967296 in row 0"):
+    with pytest.raises(FrameError, match="'k' is BIGINT, the table has INT: 4294967296 in row 0"):
         table.delete(frame([(2**32,)], ["k"]))
-    with pytest.raises(FrameError, match=r"'tiny' is double, the table's is int8; cast it .* 'Int64'"):
+    with pytest.raises(FrameError, match=r"'tiny' is DOUBLE, the table's is TINYINT; cast it .* 'Int64'"):
         table.upsert(pd.DataFrame({"k": [1, 2], "o": [2, 2], "tiny": [1, None]}))
     assert listing(tmp_path) == before
 
@@ -198,7 +198,7 @@ def test_columns_do_not_get_wider_by_a_frame(tmp_path: Path) -> None:
     assert [str(field.type) for field in table.schema][2:] == [
         "int8", "float", "decimal128(6, 2)", "list<element: int16>", "int64",
     ]  # fmt: skip
-    with pytest.raises(FrameError, match="'tiny' is int64, the table has int8: 1000 in row 0"):
+    with pytest.raises(FrameError, match="'tiny' is BIGINT, the table has TINYINT: 1000 in row 0"):
         table.upsert(pl.DataFrame(rows | {"tiny": [1000]}), merge_schema=True)
 
 

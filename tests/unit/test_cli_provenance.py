@@ -38,7 +38,7 @@ def test_explain(path: str, capsys: Captured) -> None:
 @pytest.mark.parametrize(
     ("key", "says"),
     [
-        (["k=x", "d=2026-01-02"], "'x' is not a value of key column 'k', which is int64"),
+        (["k=x", "d=2026-01-02"], "'x' is not a value of key column 'k', which is BIGINT"),
         (["k"], "'k' is not NAME=VALUE, such as k=7"),
         (["k=7"], "missing: d"),
         (["z=7"], "the table has no column 'z'; its key is k, d"),

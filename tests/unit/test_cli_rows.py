@@ -146,7 +146,7 @@ def test_types_that_arrow_has_and_tables_lack(folder: Path, capsys: Captured) ->
 
 def test_files_that_no_guess_can_be_made_of(folder: Path, capsys: Captured) -> None:
     (folder / "nested.jsonl").write_text('{"id": {"a": 1}}\n')
-    assert "key column 'id' is struct" in failed(capsys, "init", "t", "--like", "nested.jsonl", "--key", "id")
+    assert "key column 'id' is STRUCT<" in failed(capsys, "init", "t", "--like", "nested.jsonl", "--key", "id")
     (folder / "broken.csv").write_text("id,v\n1,2,3\n4,5,6\n")
     assert "broken.csv" in failed(capsys, "init", "t", "--like", "broken.csv", "--key", "id")
     (folder / "partly.csv").write_text("id,v\n1,2,3\n4,05\n")

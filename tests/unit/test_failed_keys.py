@@ -97,7 +97,7 @@ def test_they_are_listed_with_their_records(tmp_path: Path, capsys: pytest.Captu
     )
     assert found.to_arrow().num_rows == 4
     assert "2 keys of version 3 cannot be merged" in repr(found)
-    assert "does not fit int8" in found._repr_html_()
+    assert "does not fit TINYINT" in found._repr_html_()
     assert len(LakeTable.open(tmp_path, version=2).failed_keys()) == 0
     assert main(["failed-keys", str(tmp_path)]) == 0
     assert "{'k': 7}" in capsys.readouterr().out

@@ -213,7 +213,7 @@ def test_sql_by_hand(sql: str, expected: list[int]) -> None:
         ("s + 1 = 2", "s + 1"),
         ("i = 'one'", "'one'"),
         ("i = '1.5'", "'1.5'"),
-        ("b = 1", "bool"),
+        ("b = 1", "b is BOOLEAN"),
         ("day = '2020-13-01'", "2020-13-01"),
         ("day = DATE 'tomorrow'", "tomorrow"),
         ("local = '2020-01-01 00:00:00Z'", "no time zone"),

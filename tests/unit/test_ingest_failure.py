@@ -45,7 +45,7 @@ def test_a_bin_fails_whole_and_the_others_go_on(table: LakeTable, landing: Path)
     assert states(feed) == {"0.json": "failed", "1.json": "failed", **committed}
     (told, *_) = feed.files(state="failed")
     assert f"{bad}, byte 14: " in str(told.reason)
-    assert '"one" does not fit int64' in str(told.reason)
+    assert '"one" does not fit BIGINT' in str(told.reason)
 
 
 def test_without_bins_a_window_fails_whole(table: LakeTable, landing: Path) -> None:
@@ -116,7 +116,7 @@ def test_bad_records_are_set_aside_with_file_offset_text_and_reason(table: LakeT
         (str(path), 46, lines[3], 1),
     ]
     reasons = " ".join(r["reason"] for r in found)
-    assert all(part in reasons for part in ('"late" does not fit int64', "unexpected", "key column 'k' is null"))
+    assert all(part in reasons for part in ('"late" does not fit BIGINT', "unexpected", "key column 'k' is null"))
     assert (windows_of(table)[0]["rejected"], feed.status().rejected) == (3, 3)
 
 

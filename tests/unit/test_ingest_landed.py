@@ -420,7 +420,7 @@ def test_columns_for_the_file_of_a_record(name: str, tmp_path: Path) -> None:
     [
         (b"i,s\n1,x\n", {"path_column": "s"}, "records have a column 's' of their own"),
         (b"i\n1\n", {"path_column": "p"}, "no column 'p', which path_column names: add it"),
-        (b"i\n1\n", {"time_column": "s"}, "column 's', which time_column names, is string; it must be TIMESTAMP"),
+        (b"i\n1\n", {"time_column": "s"}, "column 's', which time_column names, is STRING; it must be TIMESTAMP"),
     ],
 )
 def test_columns_for_the_file_must_be_there_and_free(
@@ -445,7 +445,7 @@ def test_values_that_do_not_fit_are_rescued_but_for_keys(tmp_path: Path) -> None
         (3, 4, None),
         (4, None, '{"n":"99999999999"}'),
     ]
-    assert reasons == ["column 'i': 'z' does not fit int64"]
+    assert reasons == ["column 'i': 'z' does not fit BIGINT"]
     data = b'{"i":1,"n":"5x","l":[1,"k",2.50]}\n{"i":2,"n":7.50,"l":[3]}\n{"i":"k"}\n'
     rows, reasons = taken(tmp_path / "j", "a.json", data, columns, **how)
     assert [(row["i"], row["n"], row["l"], row["rest"]) for row in rows] == [

@@ -181,7 +181,7 @@ def test_a_key_of_another_kind_is_refused(tmp_path: Path) -> None:
         ({"k": 2.5}, "2.5 is none"),
         ([{"k": 2}, {"k": decimal.Decimal("2.5")}], "is none|do not fit"),
         (7, "not int"),
-        (pa.table({"k": ["a"]}), "not string"),
+        (pa.table({"k": ["a"]}), "not STRING"),
         ({"k": 1, "K": 2}, "'k' twice"),
         (pa.table([[1], [2]], ["k", "k"]), "'k' twice"),
         ({7: 1}, "missing: k; not in the key: 7"),

@@ -65,7 +65,7 @@ def test_compaction_skips_the_slice_and_goes_on(tmp_path: Path, caplog: pytest.L
     assert (result.file_slices, result.rows, result.replaced_files) == (2, 3, 2), "of the wide key, the stored row"
     [skipped] = result.skipped
     assert (skipped.partition, skipped.bucket, skipped.key, skipped.column) == ((), 0, {"k": wide}, "n")
-    assert f"the sum of column 'n' for key {{'k': {wide}}} does not fit int8" in skipped.reason
+    assert f"the sum of column 'n' for key {{'k': {wide}}} does not fit TINYINT" in skipped.reason
     assert repr(result).endswith(", skipped=1)")
     [warning] = [record.getMessage() for record in caplog.records if record.name == "compaction.run.group"]
     assert f"left key {{'k': {wide}}} of bucket 0 as it is: {skipped.reason}" in warning

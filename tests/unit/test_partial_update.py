@@ -62,7 +62,7 @@ def test_every_problem_is_reported() -> None:
     [
         ({"unset": "marker"}, "marker"),
         ({"defaults": {"a": 1}}, 'unset="default"'),
-        ({"unset": "default", "defaults": {"a": "x"}}, "int64"),
+        ({"unset": "default", "defaults": {"a": "x"}}, "BIGINT"),
         ({"unset": "default", "defaults": {"k": 1}}, "key"),
         ({"ignore_delete": True, "remove_record_on_delete": True}, "exclude"),
         ({"default_aggregate": "sum"}, "sequence_groups"),

@@ -279,6 +279,17 @@ def test_every_logger_escapes_and_only_one_module_prints() -> None:
     assert wrong == []
 
 
+def test_no_text_spells_a_type_as_arrow_does() -> None:
+    """``BIGINT``, not ``int64``: see :func:`mergers.type_names.type_name`."""
+    wrong = [
+        f"{module_name(path)}:{node.lineno} has {{{ast.unparse(node.value)}}}"
+        for path in product_files()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FormattedValue) and isinstance(node.value, ast.Attribute) and node.value.attr == "type"
+    ]
+    assert wrong == []
+
+
 def test_marks_in_a_value_name_no_parameter() -> None:
     text = worded(f"{argument('path')} is \x0eoops", lambda name, value: name.upper())
     assert text.startswith("PATH is ")

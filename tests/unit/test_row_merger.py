@@ -183,15 +183,15 @@ def test_every_type_comes_and_goes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "columns", "problem"),
     [
-        ({"i": "1"}, ("i",), "returned '1' in column 'i', which is int32"),
+        ({"i": "1"}, ("i",), "returned '1' in column 'i', which is INT"),
         ({"i": True}, ("i",), "returned True in column 'i'"),
         ({"i": 1.0}, ("i",), "returned 1.0 in column 'i'"),
         ({"i": 2**31}, ("i",), "returned 2147483648 in column 'i'"),
-        ({"n": Decimal("1.005")}, ("n",), "in column 'n', which is decimal128(6, 2)"),
-        ({"s": 1}, ("s",), "returned 1 in column 's', which is string"),
-        ({"b": "a"}, ("b",), "returned 'a' in column 'b', which is binary"),
-        ({"d": dt.datetime(2026, 1, 1)}, ("d",), "in column 'd', which is date32"),  # noqa: DTZ001
-        ({"t": dt.datetime(2026, 1, 1)}, ("t",), "in column 't', which is timestamp"),  # noqa: DTZ001
+        ({"n": Decimal("1.005")}, ("n",), "in column 'n', which is DECIMAL(6,2)"),
+        ({"s": 1}, ("s",), "returned 1 in column 's', which is STRING"),
+        ({"b": "a"}, ("b",), "returned 'a' in column 'b', which is BINARY"),
+        ({"d": dt.datetime(2026, 1, 1)}, ("d",), "in column 'd', which is DATE"),  # noqa: DTZ001
+        ({"t": dt.datetime(2026, 1, 1)}, ("t",), "in column 't', which is TIMESTAMP"),  # noqa: DTZ001
         ({"l": ["x"]}, ("l",), "returned ['x'] in column 'l'"),
         ({"r": 5}, ("r",), "returned 5 in column 'r'"),
         ({"q": None}, ("q",), "returned null in the NOT NULL column 'q'"),

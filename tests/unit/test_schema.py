@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lakemerge.errors import FrameError, SchemaError
 from lakemerge.schema import schema as schemas
+from mergers.type_names import type_name
 
 UTC = pa.timestamp("us", "UTC")
 NTZ = pa.timestamp("us")
@@ -32,6 +33,29 @@ def map_of(key: Any, value: Any, *, nullable: bool = True) -> Any:
 
 def array(values: list[Any], kind: Any) -> Any:
     return pa.array(values, kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (pa.bool_(), "BOOLEAN"),
+        (pa.int8(), "TINYINT"),
+        (pa.int64(), "BIGINT"),
+        (pa.float32(), "FLOAT"),
+        (pa.decimal128(10, 2), "DECIMAL(10,2)"),
+        (pa.binary(), "BINARY"),
+        (UTC, "TIMESTAMP"),
+        (NTZ, "TIMESTAMP_NTZ"),
+        (pa.null(), "VOID"),
+        (pa.list_(pa.map_(pa.string(), pa.int32())), "ARRAY<MAP<STRING, INT>>"),
+        (pa.struct([("x y", pa.date32()), ("z", pa.uint8())]), "STRUCT<`x y`: DATE, z: uint8>"),
+        (pa.timestamp("us", "Europe/Oslo"), "timestamp[us, tz=Europe/Oslo]"),
+        (pa.large_string(), "large_string"),
+    ],
+    ids=str,
+)
+def test_messages_have_sql_names_of_types(kind: pa.DataType, name: str) -> None:
+    assert type_name(kind) == name
 
 
 # DDL
@@ -213,7 +237,7 @@ def test_all_problems_of_a_schema_in_one_error() -> None:
     assert len(problems) == len(places) + 1
     for problem, place in zip(problems, [*places, "'m.value.X' and 'm.value.x'"], strict=True):
         assert problem.startswith(place)
-    for remedy in ["cast it to int64", "microseconds", "storage type"]:
+    for remedy in ["cast it to BIGINT", "microseconds", "storage type"]:
         assert remedy in text
 
 
@@ -485,7 +509,7 @@ def test_one_error_lists_every_column_at_fault() -> None:
         schemas.safe_cast(batch, target)
     problems: Any = caught.value.facts["problems"]
     expected = {
-        "number": "double, the table has int64",
+        "number": "DOUBLE, the table has BIGINT",
         "naive": "assume_timezone",
         "aware": "local_timestamp",
         "fine": "would lose data",

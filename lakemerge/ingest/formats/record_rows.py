@@ -18,6 +18,7 @@ from lakemerge.ingest.row_casting import Literal, Misfits, Place, column_of, jso
 from lakemerge.schema.limits import MAX_LEVELS, brought_name_problem, leaf_count
 from lakemerge.schema.schema import to_arrow_schema
 from lakemerge.write.carried import Sets
+from mergers.type_names import type_name
 
 __all__ = [
     "MAX_VALUE_LEVELS",
@@ -203,7 +204,7 @@ def _own_fields(
         try:
             kind = _kind(value)
         except _UnlikeError as error:
-            return _unlike(name, *error.kinds), {}
+            return _unlike(name, *map(type_name, error.kinds)), {}
         if kind is None:
             continue
         if isinstance(name, Place):
@@ -236,7 +237,7 @@ def _within(parts: Sequence[str], kind: pa.DataType, outer: pa.DataType) -> pa.D
     return pa.struct([(child.name, _within(inner, kind, child.type))])
 
 
-def _unlike(name: str, kind: object, other: object) -> str:
+def _unlike(name: str, kind: str, other: str) -> str:
     return (
         f"field {name[:80]!r} holds {kind} here and {other} elsewhere, and no column holds both: correct the records, "
         "add the column by table.alter (a STRING column takes any value), or keep such fields in a rescued column"
@@ -305,7 +306,7 @@ def wider(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
 class _UnlikeError(Exception):
     """No type holds the values of two types."""
 
-    def __init__(self, *kinds: object) -> None:
+    def __init__(self, *kinds: pa.DataType) -> None:
         super().__init__(*kinds)
         self.kinds = kinds
 

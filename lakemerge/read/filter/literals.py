@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from lakemerge.errors import FilterError
 from lakemerge.sql.times import parse_date, parse_timestamp
+from mergers.type_names import type_name
 
 __all__ = ["EXACT", "Fit", "Place", "Value", "cast_may_fail", "fit"]
 
@@ -64,7 +65,7 @@ def fit(value: Value, kind: pa.DataType, column: str, zone: dt.tzinfo | None) ->
     if isinstance(value, dt.datetime) and not zoned and zone is not dt.UTC:
         # Spark takes the column's values, too, for times in the session's zone. Where clocks are
         # put forward and back, their order is then not that of the values.
-        raise FilterError(f"{column} is {kind} and is compared with a TIMESTAMP in UTC only", column=column)
+        raise FilterError(f"{column} is {type_name(kind)} and is compared with a TIMESTAMP in UTC only", column=column)
     if isinstance(value, str) and not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
         value = _spelled(value, kind, column)
     number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
@@ -87,7 +88,7 @@ def fit(value: Value, kind: pa.DataType, column: str, zone: dt.tzinfo | None) ->
     if pa.types.is_timestamp(kind) and isinstance(value, dt.date):
         return _fit_timestamp(value, kind, column, zone)
     remedy = f": quote it, '{value!s}'" if pa.types.is_string(kind) else ""
-    raise FilterError(f"{column} is {kind} and cannot be compared with {value!r}{remedy}", column=column)
+    raise FilterError(f"{column} is {type_name(kind)} and cannot be compared with {value!r}{remedy}", column=column)
 
 
 def cast_may_fail(value: Value, kind: pa.DataType) -> bool:
@@ -129,7 +130,8 @@ def _spelled(text: str, kind: pa.DataType, column: str) -> Value:
             value = None
     if value is None:
         raise FilterError(
-            f"column {column!r} is {kind}, and {text!r} is not such a value: compare it with a value of its type",
+            f"column {column!r} is {type_name(kind)}, and {text!r} is not such a value: compare it with a value of its "
+            "type",
             column=column,
         )
     return value

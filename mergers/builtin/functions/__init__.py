@@ -22,6 +22,7 @@ from mergers.builtin.functions.picks import (
 )
 from mergers.builtin.functions.sketches import HllSketch, RoaringBitmap, ThetaSketch
 from mergers.builtin.functions.texts import Listagg
+from mergers.type_names import type_name
 
 __all__ = ["FUNCTIONS", "ColumnEvents", "Function", "function_of"]
 
@@ -59,5 +60,5 @@ def function_of(choice: object, kind: pa.DataType) -> Function:
         raise ValueError(f"unknown function {name!r}; there are: {', '.join(FUNCTIONS)}")
     function = FUNCTIONS[name]
     if not function.takes(kind):
-        raise ValueError(f"{name} takes {function.types}, and the column is {kind}")
+        raise ValueError(f"{name} takes {function.types}, and the column is {type_name(kind)}")
     return function.build(kind, options)

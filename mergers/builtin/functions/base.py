@@ -16,6 +16,7 @@ import pyarrow as pa
 from mergers.builtin.segments import Segments
 from mergers.contract import Bools, Groups, Ints
 from mergers.errors import MergeOverflowError, MergeValueError
+from mergers.type_names import type_name
 
 __all__ = ["ColumnEvents", "Function", "list_offsets"]
 
@@ -74,8 +75,9 @@ class ColumnEvents:
             key = self.key_of(int(np.argmax(outside)))
             kind = self.groups.shape.schema.field(self.column).type
             raise MergeOverflowError(
-                f"the {function} of column {self.column!r} for key {key} does not fit {kind}, so the row cannot be "
-                "read or compacted. Nothing is lost: a record that brings the total back into range makes it readable.",
+                f"the {function} of column {self.column!r} for key {key} does not fit {type_name(kind)}, so the row "
+                "cannot be read or compacted. Nothing is lost: a record that brings the total back into range makes it "
+                "readable.",
                 key=key,
                 column=self.column,
                 keys=int(outside.sum()),
