@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from compaction.automatic import after_write, told
-from compaction.inline import compact_open, maintain_after_write, maintain_open
+from compaction.automatic import after_write, maintain_after_write, told
 from compaction.logs.logs import compact_logs
-from compaction.maintain import maintain
+from compaction.maintain import maintain, maintain_open
 from compaction.plan.plan import plan_compaction
 from compaction.rescale.rescale import rescale
 from compaction.retention import expire_tombstones
-from compaction.run.run import compact
+from compaction.run.run import compact, compact_open
 from compaction.vacuum import vacuum
 
 __all__ = [

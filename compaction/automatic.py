@@ -1,7 +1,10 @@
-"""After a write, runs the one service that is worth its cost, if the table has ``lakemerge.maintenance = auto``.
+"""The maintenance that follows a write.
 
-No lease is taken, as in :mod:`compaction.maintain`. This neither vacuums nor expires tombstones: both remove what
-somebody may still want to read, and no cost model knows that.
+If the table has ``lakemerge.maintenance.inline``, what is due runs. If it has ``lakemerge.maintenance = auto``, the one
+service that is worth its cost runs.
+
+No lease is taken, as in :mod:`compaction.maintain`. With ``auto`` nothing is vacuumed and no tombstone expires: both
+remove what somebody may still want to read, and no cost model knows that.
 """
 
 from __future__ import annotations
@@ -13,24 +16,59 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from compaction.logs.logs import compact_logs
+from compaction.maintain import maintain_open
 from compaction.plan.auto import Decision, decide, is_turn
 from compaction.plan.loads import FileSliceLoad, file_slice_loads
 from compaction.plan.plan import plan_compaction
 from compaction.run.run import run_plan
+from lakemerge.errors import CommitConflictError
 from lakemerge.format.block_index import log_version
 from lakemerge.format.names import LOG_DOMAIN_PREFIX
 from lakemerge.handle import Handle
+from lakemerge.layout.travel import unless_vacuumed
 from lakemerge.layout.view import TableView
+from lakemerge.results.events import observed
 from lakemerge.results.plans import CompactionStrategy, counted
 from lakemerge.results.schedule import Auto, Schedule
+from lakemerge.table.open_table import OpenTable
+from mergers.interrupts import is_foreign
 from mergers.logs import logger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["after_write", "told"]
+__all__ = ["after_write", "maintain_after_write", "told"]
 
 _logger = logger(__name__)
+
+
+def maintain_after_write(table: OpenTable, version: int | None = None) -> None:
+    """Maintenance after a write, if a table property asks for it. The write has landed, so a failure of maintenance
+    must not make the write look failed. What is due stays due.
+
+    :param version: the version of the write. The default is the version that the table stands at.
+    """
+    landed = table.standing.version if version is None else version
+    try:
+        schedule = Schedule.of(table.standing.snapshot.metadata.configuration)
+        if schedule.inline:
+            observed(maintain_open, "maintain")(table)
+        elif schedule.auto is not None:
+            _maintain_automatically(table, schedule.auto, landed)
+    except CommitConflictError as conflict:
+        _logger.info("maintenance of %s after a write: another process was first: %s", table.url, conflict)
+    except BaseException as error:
+        if is_foreign(error):
+            error.add_note(f"this ended maintenance; the write before it has landed, as version {landed}")
+            raise
+        _logger.warning("maintenance of %s after a write failed", table.url, exc_info=True)
+
+
+def _maintain_automatically(table: OpenTable, auto: Auto, version: int) -> None:
+    with unless_vacuumed(table.handle.log, table.standing.snapshot):
+        decision = after_write(table.handle, table.standing, auto, version=version, spark=table.services_session)
+    if decision is not None and decision.service != "nothing":
+        table.follow()
 
 
 def after_write(

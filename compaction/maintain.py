@@ -33,15 +33,23 @@ from lakemerge.results.results import (
 )
 from lakemerge.results.schedule import Schedule
 from lakemerge.storage.clock import is_past
+from lakemerge.table.open_table import OpenTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["maintain"]
+__all__ = ["maintain", "maintain_open"]
 
 _MINUTE_MS = 60_000
 
 R = TypeVar("R")
+
+
+def maintain_open(table: OpenTable, *, stop: Callable[[], bool] | None = None) -> MaintenanceResult:
+    """See :meth:`lakemerge.LakeTable.maintain`."""
+    result = maintain(table.handle, table.writable(), spark=table.services_session, stop=stop)
+    table.follow()
+    return result
 
 
 def maintain(

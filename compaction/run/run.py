@@ -25,19 +25,45 @@ from lakemerge.commits.base import FileSlicesChangedError
 from lakemerge.commits.rescale import reserve_ordinals
 from lakemerge.format.keys import BucketId
 from lakemerge.handle import Handle
+from lakemerge.layout.travel import unless_vacuumed
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.merge import MergeSpec
 from lakemerge.results.plans import CompactionGroup, CompactionPlan, CompactionStrategy
 from lakemerge.results.results import CompactionResult, LostGroup
+from lakemerge.table.open_table import OpenTable
 from lakemerge.write.base_file import ordinals_needed
 from mergers.logs import logger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["compact", "run_plan"]
+__all__ = ["compact", "compact_open", "run_plan"]
 
 _logger = logger(__name__)
+
+
+def compact_open(
+    table: OpenTable,
+    *,
+    minor: bool = False,
+    strategy: CompactionStrategy | None = None,
+    where: str | None = None,
+    max_bytes: int | None = None,
+) -> CompactionResult:
+    """See :meth:`lakemerge.LakeTable.compact`."""
+    view = table.writable()
+    with unless_vacuumed(table.handle.log, view.snapshot):
+        result = compact(
+            table.handle,
+            view,
+            minor=minor,
+            strategy=strategy,
+            where=where,
+            max_bytes=max_bytes,
+            spark=table.services_session,
+        )
+    table.follow()
+    return result
 
 
 def compact(

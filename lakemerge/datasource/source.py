@@ -68,8 +68,8 @@ from lakemerge.write.overwrite import (
     start_overwrite,
 )
 from lakemerge.write.pack import Packed
-from lakemerge.write.request import WriteRequest
-from lakemerge.write.upsert import Write, finish, load_in_process
+from lakemerge.write.start import Write, WriteRequest
+from lakemerge.write.upsert import finish, load_in_process
 from mergers import Merger, default_registry
 from mergers.wording import argument, in_python
 

@@ -24,7 +24,7 @@ from lakemerge.errors import InputError
 from lakemerge.handle import Handle
 from lakemerge.layout.xxhash64 import hash_columns, is_hashable
 from lakemerge.spark.sessions import jvm_session
-from lakemerge.write.upsert import OwnTxn
+from lakemerge.write.start import OwnTxn
 
 __all__ = ["QUERY_ID", "OneBatch", "RowSum", "current_batch", "stream_app"]
 

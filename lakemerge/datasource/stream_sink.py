@@ -27,8 +27,8 @@ from lakemerge.spark.writer import frame_schema, pack_rows
 from lakemerge.table.open_table import OpenTable
 from lakemerge.write.discard import discard
 from lakemerge.write.pack import Packed, PackSpec
-from lakemerge.write.request import WriteRequest
-from lakemerge.write.upsert import Write, finish, load_in_process
+from lakemerge.write.start import Write, WriteRequest
+from lakemerge.write.upsert import finish, load_in_process
 from mergers.wording import argument
 
 __all__ = ["StreamWriter"]

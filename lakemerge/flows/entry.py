@@ -17,7 +17,7 @@ from lakemerge.flows.settings import START, FlowSettings
 from lakemerge.frames import as_reader, check_sound
 from lakemerge.schema.schema import castable, roomy_schema, safe_cast
 from lakemerge.table.table import LakeTable
-from lakemerge.write.map_keys import check_map_keys
+from lakemerge.write.frame import check_map_keys
 from mergers.type_names import type_name
 from mergers.wording import in_python
 

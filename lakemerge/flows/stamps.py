@@ -13,7 +13,7 @@ from lakemerge.errors import FrameError, InputError
 from lakemerge.flows.entry import entry_schema
 from lakemerge.flows.settings import DELETED, START, FlowSettings
 from lakemerge.table.table import LakeTable
-from lakemerge.write.upsert import OwnTxn
+from lakemerge.write.start import OwnTxn
 from mergers.wording import argument
 
 __all__ = [

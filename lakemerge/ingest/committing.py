@@ -25,7 +25,8 @@ from lakemerge.ingest.formats.base import Piece
 from lakemerge.ingest.packing import Done, write_rejects
 from lakemerge.layout.view import TableView
 from lakemerge.write.discard import discard
-from lakemerge.write.upsert import LoadFileSlices, Write, finish
+from lakemerge.write.start import Write
+from lakemerge.write.upsert import LoadFileSlices, finish
 
 __all__ = ["Member", "Standing", "WindowWork", "commit_window", "note", "standing_of"]
 

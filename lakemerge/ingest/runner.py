@@ -35,8 +35,8 @@ from lakemerge.ingest.window_columns import Shape, WindowFrame
 from lakemerge.ingest.windows import Failure, Gathering, Window, Windows
 from lakemerge.layout.view import TableView
 from lakemerge.results.results import UpsertResult
-from lakemerge.write.request import WriteRequest
-from lakemerge.write.upsert import LoadFileSlices, Write
+from lakemerge.write.start import Write, WriteRequest
+from lakemerge.write.upsert import LoadFileSlices
 from mergers.logs import logger
 from mergers.wording import argument
 

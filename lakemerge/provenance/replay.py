@@ -51,8 +51,8 @@ from lakemerge.write.discard import discard
 from lakemerge.write.frame import plan_frame
 from lakemerge.write.overwrite import OverwriteRequest, overwrite_arrow
 from lakemerge.write.pack import pack
-from lakemerge.write.request import WriteRequest
-from lakemerge.write.upsert import OwnTxn, Write, finish, load_in_process
+from lakemerge.write.start import OwnTxn, Write, WriteRequest
+from lakemerge.write.upsert import finish, load_in_process
 from mergers import Merger
 from mergers.kernel import VERSION_COLUMN, tombstone_schema
 from mergers.restart import CLEAR, SET, RecordKind

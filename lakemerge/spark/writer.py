@@ -44,8 +44,8 @@ from lakemerge.write.overwrite import (
     start_overwrite,
 )
 from lakemerge.write.pack import Packed, PackSpec, pack
-from lakemerge.write.request import WriteRequest
-from lakemerge.write.upsert import Write, finish
+from lakemerge.write.start import Write, WriteRequest
+from lakemerge.write.upsert import finish
 from mergers.restart import SET
 from mergers.wording import argument
 

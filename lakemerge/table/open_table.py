@@ -19,7 +19,7 @@ from lakemerge.results.results import UpsertResult
 from lakemerge.spark.installed import check_installed
 from lakemerge.table.session import TableSession
 from lakemerge.write.overwrite import OverwriteRequest, overwrite_arrow
-from lakemerge.write.request import WriteRequest
+from lakemerge.write.start import WriteRequest
 from lakemerge.write.upsert import upsert_arrow
 
 if TYPE_CHECKING:

@@ -60,7 +60,7 @@ from lakemerge.transactions.builder import MergeBuilder
 from lakemerge.transactions.changing import TransactionOptions, aliases_of, delete_where, merge_into, update_where
 from lakemerge.transactions.clauses import Clause, MergeCall
 from lakemerge.write.overwrite import OverwriteRequest
-from lakemerge.write.request import WriteRequest
+from lakemerge.write.start import WriteRequest
 from mergers import Merger
 from mergers.logs import logger
 from mergers.wording import argument

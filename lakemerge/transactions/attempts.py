@@ -12,7 +12,7 @@ from lakemerge.handle import Handle
 from lakemerge.layout.travel import unless_vacuumed
 from lakemerge.layout.view import TableView
 from lakemerge.results.results import UpsertResult
-from lakemerge.write.upsert import repeated
+from lakemerge.write.start import repeated
 from mergers.wording import argument
 
 __all__ = ["RETRIES", "in_attempts"]

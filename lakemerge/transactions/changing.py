@@ -32,8 +32,8 @@ from lakemerge.transactions.attempts import RETRIES, in_attempts
 from lakemerge.transactions.clauses import Aliases, MergeCall, names_row, shown_clause
 from lakemerge.transactions.merging import Merging
 from lakemerge.write.pack import Packed
-from lakemerge.write.request import WriteRequest
-from lakemerge.write.upsert import pack_dry, repeated, upsert_arrow
+from lakemerge.write.start import WriteRequest, repeated
+from lakemerge.write.upsert import pack_dry, upsert_arrow
 from mergers.restart import CLEAR, SET
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from lakemerge.transactions.clauses import (
     row_schema,
 )
 from lakemerge.transactions.errors import MultipleMatchesError
-from lakemerge.write.upsert import with_columns_of
+from lakemerge.write.start import with_columns_of
 from mergers.contract import Ints
 from mergers.keys import KeyColumns, group_starts, key_columns, locate, sort_order
 from mergers.portions import gather, together

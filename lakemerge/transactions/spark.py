@@ -28,8 +28,8 @@ from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.read.lookup import sorted_keys
 from lakemerge.results.results import UpsertResult
+from lakemerge.results.unwrap import unwrap_error
 from lakemerge.schema.schema import castable, type_ddl
-from lakemerge.spark.filter_errors import judging
 from lakemerge.spark.names import quoted
 from lakemerge.spark.reader import read_dataframe
 from lakemerge.spark.sessions import jvm_session
@@ -47,8 +47,7 @@ from lakemerge.transactions.clauses import (
 )
 from lakemerge.transactions.errors import MultipleMatchesError
 from lakemerge.write.pack import Packed
-from lakemerge.write.request import WriteRequest
-from lakemerge.write.upsert import with_columns_of
+from lakemerge.write.start import WriteRequest, with_columns_of
 from mergers.restart import CLEAR, SET
 from mergers.type_names import type_name
 
@@ -58,6 +57,8 @@ _MARK, _KEY_MARK = "LAKEMERGE_MULTIPLE_MATCHES: ", "LAKEMERGE_OTHER_KEY: "
 _REMEDY = "(leave one source row for each key)"
 _THERE, _KEY = "_lm_there", "_lm_key"
 _HIT, _HITS, _NUMBER, _CLAUSE, _INSERTS = "_lm_hit", "_lm_hits", "_lm_number", "_lm_clause", "_lm_inserts"
+_DATA_ERROR = "22"
+"""The class of SQL states for values that cannot be computed with."""
 _SENT_KEYS = 200_000
 """So many keys of a source are sent to all executors, which leave out the other rows of the table before the join."""
 _PRUNING_KEYS = 20_000
@@ -462,10 +463,14 @@ def _as_type(column: Column, given: pa.DataType, kind: pa.DataType) -> Column:
 def _judged() -> Iterator[None]:
     """Errors of Spark for conditions and values, as errors of this library."""
     try:
-        with judging():
-            yield
+        yield
     except PySparkException as error:
+        if (ours := unwrap_error(error)) is not None:
+            raise ours from error
         found = str(error)
+        if (error.getSqlState() or "").startswith(_DATA_ERROR):
+            first, *_ = found.splitlines()
+            raise FilterError(f"the filter cannot be judged: {first}") from error
         if isinstance(error, AnalysisException):
             # It may show a plan, with the texts of errors that were not raised.
             first, *_ = found.splitlines()

@@ -21,22 +21,26 @@ from lakemerge.format.names import KIND_COLUMN
 from lakemerge.frames import check_sound
 from lakemerge.schema.evolution import new_columns, with_schema
 from lakemerge.schema.schema import castable, safe_cast
+from lakemerge.schema.soundness import first_bad_row
 from lakemerge.write.carried import CARRIED, Sets, says_carried, sets_in, without_bits
-from lakemerge.write.map_keys import check_map_keys
 from mergers import Merger, RowKind
-from mergers.contract import Bools, Kinds
+from mergers.builtin.functions.equal import equality_codes
+from mergers.contract import Bools, Ints, Kinds
 from mergers.portions import VALUE_BYTES, is_large, row_bytes
 from mergers.restart import CLEAR, SET
 from mergers.type_names import type_name
 from mergers.wording import argument, in_python
 
-__all__ = ["KIND_WORDS", "FramePlan", "plan_frame"]
+__all__ = ["KIND_WORDS", "FramePlan", "check_map_keys", "plan_frame"]
 
 _SYMBOLS = tuple(kind.symbol for kind in RowKind)
 KIND_WORDS = ("insert", "update_preimage", "update_postimage", "delete")
 """The names of the kinds in Delta's and Spark's change feeds."""
 _HINTS = 5
 """After so many problems, columns get no hint any more: each is compared with all others, and told with all."""
+
+_SHORT_MAP = 16
+"""Maps of up to this many keys are compared key by key, without a sort."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,3 +313,74 @@ def _misfit(field: pa.Field, wanted: pa.Field, remedy: str) -> str:
             ".dt.replace_time_zone('UTC') in polars, pyarrow.compute.assume_timezone in Arrow"
         )
     return f"{text}; cast it first"
+
+
+def check_map_keys(rows: pa.RecordBatch, first_row: int) -> None:
+    """Raise :class:`FrameError` for a map that has a key twice, at any depth of a column.
+
+    :param rows: rows in the table's types.
+    :param first_row: the number of the first row, for the error message.
+    """
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        try:
+            _check_maps(column)
+        except pa.ArrowInvalid as error:
+            row = first_bad_row(column, _check_maps)
+            at = None if row is None else first_row + row
+            raise FrameError(
+                f"column {field.name!r} has a map with {error} in row {at}; keep one of the values",
+                column=field.name,
+                row=at,
+            ) from error
+
+
+def _check_maps(array: pa.Array) -> None:
+    """Raise :class:`pyarrow.ArrowInvalid`, which names a repeated key."""
+    kind = array.type
+    if pa.types.is_struct(kind) and _has_map(kind):
+        for child in array.flatten():
+            _check_maps(child)
+    elif pa.types.is_list(kind) and _has_map(kind):
+        _check_maps(array.flatten())
+    elif pa.types.is_map(kind) and len(array):
+        _check_keys_of(array)
+
+
+def _check_keys_of(maps: pa.MapArray) -> None:
+    offsets = maps.offsets.to_numpy()
+    keys, items = (child.slice(offsets[0], offsets[-1] - offsets[0]) for child in (maps.keys, maps.items))
+    sizes = np.diff(offsets)
+    if maps.null_count:
+        valid = maps.is_valid().to_numpy(zero_copy_only=False)
+        kept = pa.array(np.repeat(valid, sizes))
+        keys, items, sizes = keys.filter(kept), items.filter(kept), sizes[valid]
+    again = _repeated_key(keys, np.repeat(np.arange(len(sizes)), sizes), int(sizes.max(initial=0)))
+    if again is not None:
+        raise pa.ArrowInvalid(f"the key {keys[again].as_py()!r} twice")
+    for child in (keys, items):
+        _check_maps(child)
+
+
+def _repeated_key(keys: pa.Array, maps: Ints, longest: int) -> int | None:
+    """The position of a key that occurs earlier in the same map.
+
+    :param maps: for each key, the number of its map. The numbers ascend.
+    :param longest: a map has at most this many keys.
+    """
+    if pa.types.is_nested(keys.type) or pa.types.is_floating(keys.type):
+        keys = pa.array(equality_codes(keys))
+    if longest > _SHORT_MAP:
+        entries = equality_codes(keys) + maps * len(keys)
+        order = np.argsort(entries, kind="stable")
+        equal = np.flatnonzero(np.diff(entries[order]) == 0)
+        return int(order[equal[0] + 1]) if len(equal) else None
+    for distance in range(1, longest):
+        equal = pc.equal(keys[distance:], keys[:-distance]).to_numpy(zero_copy_only=False)
+        equal &= maps[distance:] == maps[:-distance]
+        if equal.any():
+            return int(np.argmax(equal)) + distance
+    return None
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    return pa.types.is_map(kind) or any(_has_map(kind.field(i).type) for i in range(kind.num_fields))

@@ -39,15 +39,8 @@ from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.discard import ROWS_FOLDERS, discard_packed
 from lakemerge.write.first_load import HeldRecords, hold, load_held, read_ahead
 from lakemerge.write.pack import Packed, PackSpec, pack
-from lakemerge.write.request import WriteRequest
-from lakemerge.write.upsert import (
-    LoadFileSlices,
-    Write,
-    choose_buckets,
-    discarding,
-    frame_bytes,
-    load_in_process,
-)
+from lakemerge.write.start import Write, WriteRequest, choose_buckets
+from lakemerge.write.upsert import LoadFileSlices, discarding, frame_bytes, load_in_process
 from mergers.keys import group_starts, key_columns, sort_order
 from mergers.portions import gather
 from mergers.restart import SET

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from lakemerge import LakeTable
 from lakemerge.layout.view import TableView
-from lakemerge.write.request import WriteRequest
+from lakemerge.write.start import WriteRequest
 from lakemerge.write.upsert import upsert_arrow
 from tests.conformance.model_mergers import ALL_MERGERS
 from tests.model import ModelTable

@@ -235,7 +235,7 @@ def test_values_that_are_large_are_left_to_the_kernel(
     spark: SparkSession, tmp_path: Path, loads: list[UpsertResult | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel refuses values of over 960 MiB, and Spark's writer would take them."""
-    monkeypatch.setattr("lakemerge.spark.fitting.VALUE_BYTES", 1000)
+    monkeypatch.setattr("lakemerge.spark.load.VALUE_BYTES", 1000)
     ddl = "id BIGINT, v STRING, b BINARY, s STRUCT<t: STRING, n: INT>, l ARRAY<INT>, m MAP<STRING, ARRAY<STRING>>"
     small = {
         "v": "repeat('x', 900)",

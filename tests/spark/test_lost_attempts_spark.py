@@ -15,7 +15,7 @@ from tests.unit.faults import create
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lakemerge.write.upsert import Write
+    from lakemerge.write.start import Write
 
 
 def test_what_a_lost_attempt_still_writes_is_no_file_of_a_load_in_the_jvm(

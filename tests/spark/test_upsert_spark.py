@@ -31,7 +31,7 @@ from lakemerge.format.names import SLICE_TAG
 from lakemerge.spark import load, writer
 from lakemerge.spark.sessions import session_settings
 from lakemerge.spark.writer import upsert_dataframe
-from lakemerge.write.request import WriteRequest
+from lakemerge.write.start import WriteRequest
 
 DDL = "id BIGINT, at INT, v STRING"
 

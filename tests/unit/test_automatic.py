@@ -122,7 +122,7 @@ def test_an_interrupt_says_that_the_write_landed(tmp_path: Path, monkeypatch: py
     def interrupted(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("compaction.inline.after_write", interrupted)
+    monkeypatch.setattr("compaction.automatic.after_write", interrupted)
     with pytest.raises(KeyboardInterrupt) as raised:
         table.upsert(frame([(5, 99, "landed")]))
     assert "the write before it has landed, as version 2" in raised.value.__notes__[0]

@@ -23,7 +23,7 @@ from lakemerge import (
     SchemaError,
     UpsertResult,
 )
-from lakemerge.write.request import WriteRequest
+from lakemerge.write.start import WriteRequest
 from lakemerge.write.upsert import upsert_arrow
 from mergers import TableShape
 from tests.unit.faults import create, frame, listing, rows_of, state_of

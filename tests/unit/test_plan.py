@@ -26,7 +26,7 @@ from lakemerge import (
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice
 from lakemerge.testing.faults import Call, Fault
-from lakemerge.write import upsert
+from lakemerge.write import start
 from tests.unit.faults import create, frame, listing, open_over, state_of
 
 TINY = Settings(merge_budget_bytes=1, row_group_rows=2, target_file_bytes=1, inline_blocks=2, threads=1)
@@ -318,10 +318,10 @@ def test_blocks_of_other_bucket_counts_are_counted_where_they_may_reach(
 
     def overtake(call: Call) -> None:
         with monkeypatch.context() as other:
-            other.setattr(upsert, "choose_buckets", lambda size: 9 - mine)
+            other.setattr(start, "choose_buckets", lambda size: 9 - mine)
             LakeTable.open(path).upsert(frame(rows))
 
-    monkeypatch.setattr(upsert, "choose_buckets", lambda size: mine)
+    monkeypatch.setattr(start, "choose_buckets", lambda size: mine)
     table, _ = open_over(path, Fault(action=overtake, method="put_if_absent"))
     assert table.upsert(frame(rows)).mode == "append"
     view = LakeTable.open(path).view

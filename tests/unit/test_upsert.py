@@ -12,7 +12,7 @@ import pytest
 
 from lakemerge import CommitConflictError, FrameError, InputError, LakeTable, Settings
 from lakemerge.testing.faults import Call, Fault
-from lakemerge.write.upsert import choose_buckets
+from lakemerge.write.start import choose_buckets
 from tests.relink import relink
 from tests.unit.faults import create, frame, listing, open_over, rows_of, state_of
 
@@ -88,7 +88,7 @@ def test_first_writers_that_chose_other_bucket_counts(ours: int, theirs: int, tm
     plan = {id(mine): ours, id(other): theirs}
     with pytest.MonkeyPatch.context() as patch:
         sizes = {mine.nbytes: plan[id(mine)], other.nbytes: plan[id(other)]}
-        patch.setattr("lakemerge.write.upsert.choose_buckets", sizes.__getitem__)
+        patch.setattr("lakemerge.write.start.choose_buckets", sizes.__getitem__)
         table, _ = open_over(path, during_commit(lambda: LakeTable.open(path).upsert(other)))
         assert table.upsert(mine).mode == "append"
     assert table.view.config.buckets == theirs

@@ -1,0 +1,234 @@
+"""Where a write starts: everything about it that is decided before a row is read.
+
+:meth:`Write.start` matches a frame's schema with the table's. It adds columns if the caller asks for that, and finds
+the column of kinds, the merger and the number of buckets. The :class:`Write` that it makes goes down to whatever reads
+rows, and nothing there decides any of this again.
+"""
+
+from __future__ import annotations
+
+import numbers
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import orjson
+import pyarrow as pa
+
+from lakemerge._internal.arguments import shown
+from lakemerge.commits.provenance import Along, Isolation, Provenance
+from lakemerge.delta import check_info
+from lakemerge.errors import FrameError, InputError, SchemaError
+from lakemerge.format.names import KIND_COLUMN
+from lakemerge.format.operations import Operation
+from lakemerge.handle import Handle
+from lakemerge.layout.view import TableView
+from lakemerge.results.results import UpsertResult
+from lakemerge.schema.evolution import with_columns_of_frame
+from lakemerge.write.carried import without_bits
+from lakemerge.write.discard import discard
+from lakemerge.write.frame import FramePlan, plan_frame
+from lakemerge.write.pack import PackSpec
+from mergers.wording import argument
+
+__all__ = ["OwnTxn", "Write", "WriteRequest", "choose_buckets", "repeated", "with_columns_of"]
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRequest:
+    """The options of a write. :meth:`lakemerge.LakeTable.upsert` describes those that users can set."""
+
+    kind_column: str | None = None
+    deletes: bool = False
+    """Whether each row is a key to delete."""
+    txn: tuple[str, int] | None = None
+    info: Mapping[str, object] = field(default_factory=dict)
+    states: bool = False
+    """Whether the records are those of a transaction: the frame has the column ``KIND_COLUMN``, of sets and clears."""
+    isolation: Isolation | None = None
+    """For a transaction: which later commits it conflicts with."""
+    merge_schema: bool = False
+    operation: str | None = None
+    """The name of the operation in the history, if not that of an upsert or delete."""
+
+    def merging_schema(self) -> WriteRequest:
+        """The same, and the frame's new columns are added to the table."""
+        return replace(self, merge_schema=True)
+
+
+class OwnTxn(NamedTuple):
+    """An application transaction that the library itself makes, such as a stream's."""
+
+    app: str
+    number: int
+    along: Along = Along()
+    """What is committed with it, and on which condition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One write in progress: where it began and how its frame becomes records."""
+
+    handle: Handle
+    begin: TableView
+    frame: FramePlan
+    pack: PackSpec
+    provenance: Provenance
+    started: float
+    reserved: int | None = None
+    """The first ordinal that was reserved for the write's base files; ``None``: none was."""
+
+    @staticmethod
+    def start(
+        handle: Handle,
+        begin: TableView,
+        frame_schema: pa.Schema,
+        request: WriteRequest,
+        *,
+        estimated_bytes: int | None,
+    ) -> Write | UpsertResult:
+        """Check everything that can be checked before data is read. Returns a result if the request's ``txn`` was
+        committed before."""
+        started = time.monotonic()
+        kind_column, deletes = request.kind_column, request.deletes
+        if request.merge_schema:
+            kind_name = KIND_COLUMN if request.states else kind_column
+            begin = with_columns_of(handle, begin, without_bits(frame_schema), kind_name)
+        merger = handle.merger(begin)
+        states = request.states
+        frame = plan_frame(frame_schema, begin.config, merger, kind_column=kind_column, deletes=deletes, states=states)
+        txn = _checked_txn(request.txn)
+        _check_info(request.info)
+        if (done := _repeated(handle, begin, txn)) is not None:
+            return done
+        transaction = handle.new_transaction()
+        operation = request.operation or (Operation.DELETE if deletes else Operation.UPSERT)
+        parameters: dict[str, object] = {"columns": list(frame.schema.names)}
+        if kind_column is not None:
+            parameters["kindColumn"] = kind_column
+        spec = PackSpec(
+            store=handle.store,
+            config=begin.config,
+            merger=merger,
+            frame=frame,
+            buckets=begin.config.buckets or choose_buckets(estimated_bytes),
+            settings=handle.settings,
+            name=handle.write_name(begin, transaction),
+        )
+        if request.merge_schema:
+            parameters["mergeSchema"] = True
+        given: object = request.txn
+        provenance = Provenance(
+            operation,
+            parameters,
+            transaction,
+            txn,
+            request.info,
+            request.isolation,
+            request.merge_schema,
+            given.along if isinstance(given, OwnTxn) else Along(),
+        )
+        return Write(handle, begin, frame, spec, provenance, started)
+
+    @property
+    def may_load(self) -> bool:
+        """Whether the records may become base files: the table has neither base files nor logs, as far as this write
+        has seen. A transaction writes logs, because its conflicts are judged by them."""
+        return self.begin.is_empty and not self.frame.states
+
+    @property
+    def first_ordinal(self) -> int:
+        """The ordinal of the write's first base file."""
+        return self.begin.state.next_ordinal if self.reserved is None else self.reserved
+
+    def discard(self, folders: Collection[str] | None = None) -> None:
+        """Delete the write's files, or only those in some folders, unless its commit may land."""
+        discard(self.handle.store, self.provenance.transaction, self.pack.name, folders=folders)
+
+    def result(self, version: int, *, rows: int = 0, files: int = 0, size: int = 0, mode: str) -> UpsertResult:
+        seconds = time.monotonic() - self.started
+        return UpsertResult(version=version, rows=rows, files=files, bytes=size, mode=mode, seconds=seconds)
+
+
+def repeated(handle: Handle, view: TableView, txn: tuple[str, int] | None) -> UpsertResult | None:
+    """The result of a write whose application transaction the version has already. Else ``None``.
+
+    :param txn: as the caller gave it. Raises :class:`FrameError` if it cannot be one.
+    """
+    return _repeated(handle, view, _checked_txn(txn))
+
+
+def _repeated(handle: Handle, view: TableView, txn: tuple[str, int] | None) -> UpsertResult | None:
+    if txn is None or txn[0] not in view.snapshot.txns or view.snapshot.txns[txn[0]].version < txn[1]:
+        return None
+    handle.log.make_durable(view.version)
+    return UpsertResult(version=view.version, rows=0, files=0, bytes=0, mode="repeated", seconds=0.0)
+
+
+def choose_buckets(estimated_bytes: int | None) -> int:
+    """The bucket count for a table whose first load has about this many bytes of Arrow data.
+
+    A bucket gets about 128 MiB. A smaller table gets up to 4 buckets of at least 16 MiB, so that it can be loaded and
+    compacted in parallel. More buckets than that would cost each read more, in opening small files, than they save.
+    If the size is not known, the count is 16. (That of a stream which the write budget holds is known.)
+    """
+    if estimated_bytes is None:
+        return 16
+    wanted = max(estimated_bytes / (128 * _MIB), min(4, estimated_bytes / (16 * _MIB)))
+    buckets = 1
+    while buckets < wanted:
+        buckets *= 2
+    return buckets
+
+
+def with_columns_of(
+    handle: Handle, begin: TableView, frame_schema: pa.Schema, kind_column: str | None = None
+) -> TableView:
+    """The version with the columns that a frame adds. The commit adds them to the table."""
+    try:
+        schema = with_columns_of_frame(
+            begin.config.schema, frame_schema, kind_column=kind_column, max_columns=handle.settings.max_columns
+        )
+    except SchemaError as error:
+        raise FrameError(f"the frame's columns cannot be added: {error.message}", **error.facts) from error
+    return TableView(begin.snapshot, replace(begin.config, schema=schema), handle.store, handle.decoded)
+
+
+def _checked_txn(txn: Any) -> tuple[str, int] | None:
+    """The ``txn`` as plain Python values. Raises :class:`FrameError`."""
+    if txn is None:
+        return None
+    if isinstance(txn, OwnTxn):
+        return txn.app, txn.number
+    app: Any = None
+    number: Any = None
+    if isinstance(txn, tuple) and len(txn) == 2:
+        app, number = txn
+    # A commit file whose txn is not a 64-bit integer could never be read again. So not even True passes for 1.
+    whole = type(number) is not bool and isinstance(number, numbers.Integral) and 0 <= int(number) < 2**63
+    if not (isinstance(app, str) and app and whole):
+        wanted = "(application id, number from 0 on), such as ('nightly-load', 42)"
+        raise FrameError(f"{argument('txn')} must be {wanted}, not {shown(txn)}")
+    if app.startswith("lakemerge."):
+        raise FrameError(
+            f"application ids that begin with 'lakemerge.' are the library's own; {app!r} is not yours: take another "
+            "name"
+        )
+    try:
+        app.encode()
+    except UnicodeEncodeError as error:
+        raise FrameError(f"the application id {app!r} cannot be encoded as UTF-8: {error}") from error
+    return str(app), int(number)  # plain types instead of numpy's
+
+
+def _check_info(info: Mapping[str, object]) -> None:
+    try:
+        fits = isinstance(orjson.loads(orjson.dumps(info)), dict)
+    except TypeError as error:
+        raise InputError(f"{argument('info')} must be a mapping that JSON can hold: {error}") from error
+    if not fits:
+        raise InputError(f"{argument('info')} must be a mapping of names to JSON values, not {info!r}")
+    check_info(info)
