@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from lakemerge._internal.kept import Kept
-from lakemerge.delta import DeltaLog, Snapshot, Transaction, check_same_table
+from lakemerge.delta import DeltaLog, Metadata, Snapshot, Transaction, check_same_table
 from lakemerge.errors import LakeMergeError
 from lakemerge.format.base_file import paths_of
 from lakemerge.format.block_index import DecodedLogs
@@ -24,7 +24,7 @@ from lakemerge.storage.base import Store
 from lakemerge.storage.clock import StoreClock
 from mergers import Merger, MergerRegistry
 
-__all__ = ["Handle", "Landed"]
+__all__ = ["Definition", "Handle", "Landed"]
 
 _FOOTER_BYTES = 16 * 2**20
 """How many bytes of footers are kept, as they are in files. In memory they take several times as much."""
@@ -33,6 +33,24 @@ _SCAN_BYTES = 64 * 2**20
 _SCAN_ENTRY_BYTES = 16 * 1024
 """About what Spark's plan of a scan takes."""
 _OF_TABLES = (f"{BASE_FOLDER}/", "_lakemerge/")
+
+
+class Definition:
+    """A table's definition, decoded once for all versions that have it. A pickle holds none."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Metadata, TableConfig] | None = None
+
+    def of(self, metadata: Metadata, *, url: str) -> TableConfig:
+        """See :meth:`TableConfig.of`."""
+        last = self._last
+        if last is None or last[0] is not metadata:
+            last = metadata, TableConfig.of(metadata, url=url)
+            self._last = last
+        return last[1]
+
+    def __reduce__(self) -> tuple[type[Definition], tuple[()]]:
+        return type(self), ()
 
 
 class Landed:
@@ -63,13 +81,14 @@ class Handle:
         default_factory=partial(Kept, _SCAN_BYTES, _SCAN_ENTRY_BYTES), repr=False, compare=False
     )
     """What :mod:`lakemerge.spark.scans` keeps."""
+    definition: Definition = field(default_factory=Definition, repr=False, compare=False)
     landed: Landed = field(default_factory=Landed, repr=False, compare=False)
     clock: StoreClock = field(default_factory=StoreClock, repr=False, compare=False)
     leave_out: Any = field(default=None, repr=False, compare=False)
     """What :mod:`lakemerge.read.failures` tells of keys whose merge fails. ``None``: reads raise their error."""
 
     def view(self, snapshot: Snapshot) -> TableView:
-        config = TableConfig.of(snapshot.metadata, url=self.store.url)
+        config = self.definition.of(snapshot.metadata, url=self.store.url)
         return TableView(snapshot, config, self.store, self.decoded)
 
     def view_at(self, version: int, *, of: Snapshot) -> TableView:

@@ -116,7 +116,7 @@ def run_task(job: Job, task: Task) -> Done:
 
 def _check(spec: PackSpec, rows: pa.RecordBatch) -> None:
     """Raises the errors that packing raises for rows."""
-    records, _ = spec.frame.convert(rows, spec.merger, spec.config)
+    records, _ = spec.frame.convert(rows, spec.merger)
     if spec.config.partition_by:
         place_rows(pa.Table.from_batches([records]), spec.config, spec.buckets)
 

@@ -27,12 +27,13 @@ from lakemerge.format.names import BASE_FOLDER, FILE_COLUMN, SLICE_TAG
 from lakemerge.format.operations import Operation
 from lakemerge.layout.xxhash64 import buckets as bucket_numbers
 from lakemerge.results.results import UpsertResult
-from lakemerge.schema.schema import to_arrow_schema, type_ddl
+from lakemerge.schema.schema import type_ddl
 from lakemerge.spark.names import quoted, sql_names
 from lakemerge.spark.sessions import session_settings
 from lakemerge.spark.transport.jobs import map_in_tasks
 from lakemerge.storage.local import LocalStore
 from lakemerge.write.discard import ROWS_FOLDERS
+from lakemerge.write.frame import FramePlan
 from lakemerge.write.pack import PackSpec
 from lakemerge.write.parquet.stats import file_statistics, text_bounds, texts_without_bounds
 from lakemerge.write.start import Write
@@ -75,10 +76,8 @@ _FIXED_BYTES = 17
 """The most bytes that a number, or what stands beside a value of any size, takes."""
 
 
-def bulk_load(write: Write, frame: DataFrame, estimated_bytes: int | None) -> UpsertResult | None:
+def bulk_load(write: Write, frame: DataFrame) -> UpsertResult | None:
     """Load the first rows of a table; ``None`` if this path does not apply or its proof fails.
-
-    :param estimated_bytes: about how many bytes the frame has as Arrow data.
 
     Raises :class:`FrameError` for null keys and nulls in NOT NULL columns.
     """
@@ -89,7 +88,7 @@ def bulk_load(write: Write, frame: DataFrame, estimated_bytes: int | None) -> Up
         and write.frame.kind_column is None
         and write.provenance.operation == Operation.UPSERT
         and write.frame.full
-        and _casts_alike(frame, write)
+        and _casts_alike(write.frame)
         and not config.partition_by
         and merger.traits(config.shape).lone_upsert_is_row
         and not _checks_more(merger)
@@ -103,7 +102,7 @@ def bulk_load(write: Write, frame: DataFrame, estimated_bytes: int | None) -> Up
         with session_settings(spark, _FILES):
             writer = _shaped(frame, write).write.options(**_WRITER)
             writer = writer.option(
-                "parquet.dictionary.page.size", _dictionary_bytes(estimated_bytes, write.pack.buckets)
+                "parquet.dictionary.page.size", _dictionary_bytes(write.estimated_bytes, write.pack.buckets)
             )
             writer.parquet(write.handle.store.spark_url(folder))
         checked = _check(write, spark, folder)
@@ -121,12 +120,10 @@ def bulk_load(write: Write, frame: DataFrame, estimated_bytes: int | None) -> Up
     return loaded
 
 
-def _casts_alike(frame: DataFrame, write: Write) -> bool:
+def _casts_alike(plan: FramePlan) -> bool:
     """Whether Spark's cast gives the same as the kernel's. Spark matches the fields of structs by position, and does
     not check nulls inside; the kernel matches them by name, and refuses nulls where none may be."""
-    given = to_arrow_schema(frame.schema)
-    pairs = zip(write.frame.sources, write.frame.schema, strict=True)
-    return all(_nests_alike(given.field(source).type, field.type) for source, field in pairs)
+    return all(_nests_alike(given, field.type) for given, field in zip(plan.types, plan.schema, strict=True))
 
 
 def _checks_more(merger: Merger) -> bool:
@@ -154,12 +151,12 @@ def _nests_alike(given: Any, wanted: Any) -> bool:
 def _shaped(frame: DataFrame, write: Write) -> DataFrame:
     """Rows by bucket, sorted by key. Each bucket has one task, and so one file; its number is the file's ordinal. Rows
     that may not fit the table, which only the kernel can decide, are in a bucket of their own."""
-    given = to_arrow_schema(frame.schema)
-    frame, text = sql_names(frame, write.frame.sources)
+    plan = write.frame
+    frame, text = sql_names(frame, plan.sources)
     columns: dict[str, str] = {}
     conditions: list[str] = []
-    for source, field in zip(write.frame.sources, write.frame.schema, strict=True):
-        value, kind = text[source], given.field(source).type
+    for source, kind, field in zip(plan.sources, plan.types, plan.schema, strict=True):
+        value = text[source]
         # A value that does not fit is null, and its row is in no bucket.
         cast = "CAST" if kind == field.type else "TRY_CAST"
         columns[field.name] = f"{cast}({value} AS {type_ddl(field.type)})"

@@ -36,10 +36,10 @@ from lakemerge.spark.workers import prepare_workers
 from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.first_load import load_file_slice
 from lakemerge.write.overwrite import (
+    AsStates,
     OverwriteRequest,
     check_once,
     finish_overwrite,
-    lacking_columns,
     repeated_key_of,
     start_overwrite,
 )
@@ -63,10 +63,10 @@ _SIZE = re.compile(r"sizeInBytes=([0-9.]+(?:E[0-9]+)?) (EiB|PiB|TiB|GiB|MiB|KiB|
 _UNITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "PiB": 50, "EiB": 60}
 _BELIEVABLE_BYTES = 2**40
 _ROWS_TO_FILES = 4
-_SHORT_PLANS = {"spark.sql.maxPlanStringLength": str(2**20)}
-"""The estimate stands in the plan's first lines. A plan has all of a long literal."""
 """Spark's estimate for a file source is the size of the files. As Arrow data the rows take about this many times as
 much."""
+_SHORT_PLANS = {"spark.sql.maxPlanStringLength": str(2**20)}
+"""The estimate stands in the plan's first lines. A plan has all of a long literal."""
 
 
 def upsert_dataframe(
@@ -76,19 +76,12 @@ def upsert_dataframe(
     request: WriteRequest,
 ) -> UpsertResult:
     """Upsert a Spark DataFrame; see :meth:`lakemerge.LakeTable.upsert`."""
-    _check_frame(frame)
-    frame = _without_void(frame, begin, request.merge_schema)
+    frame, schema = _typed(frame, begin, request.merge_schema)
     estimated_bytes = _estimated_bytes(frame) if begin.is_empty else None
-    write = Write.start(
-        handle,
-        begin,
-        frame_schema(frame.schema),
-        request,
-        estimated_bytes=estimated_bytes,
-    )
+    write = Write.start(handle, begin, schema, request, estimated_bytes=estimated_bytes)
     if isinstance(write, UpsertResult):
         return write
-    loaded = bulk_load(write, frame, estimated_bytes)
+    loaded = bulk_load(write, frame)
     if loaded is not None:
         return loaded
     packed = _packed(write, frame)
@@ -97,17 +90,15 @@ def upsert_dataframe(
 
 def overwrite_dataframe(handle: Handle, begin: TableView, frame: DataFrame, request: OverwriteRequest) -> UpsertResult:
     """Overwrite with a Spark DataFrame; see :meth:`lakemerge.LakeTable.overwrite`."""
-    _check_frame(frame)
     request.checked(begin.config)
-    frame = _without_void(frame, begin, request.merge_schema)
+    frame, schema = _typed(frame, begin, request.merge_schema)
     estimated_bytes = _estimated_bytes(frame) if begin.config.buckets is None else None
-    lacking = lacking_columns(frame_schema(frame.schema), begin.config)
-    nulls = {field.name: functions.lit(None).cast(type_ddl(field.type)) for field in lacking}
-    states = frame.withColumns({**nulls, KIND_COLUMN: functions.lit(SET).cast("tinyint")})
-    write = start_overwrite(handle, begin, frame_schema(states.schema), request, estimated_bytes=estimated_bytes)
+    states = AsStates.of(schema, begin.config)
+    write = start_overwrite(handle, begin, states.schema, request, estimated_bytes=estimated_bytes)
     if isinstance(write, UpsertResult):
         return write
-    packed = _packed(write, states)
+    nulls = {field.name: functions.lit(None).cast(type_ddl(field.type)) for field in states.lacking}
+    packed = _packed(write, frame.withColumns({**nulls, KIND_COLUMN: functions.lit(SET).cast("tinyint")}))
     spark = frame.sparkSession
     check, load = partial(_check_on_spark, spark), partial(load_on_spark, spark)
     return finish_overwrite(write, packed, request, check=check, load=load)
@@ -126,8 +117,11 @@ def _check_on_spark(spark: SparkSession, write: Write, file_slices: Sequence[Fil
     check_once(found)
 
 
-def _check_frame(frame: DataFrame) -> None:
-    """Raises :class:`FrameError` for a frame that cannot be written as a whole."""
+def _typed(frame: DataFrame, begin: TableView, merge_schema: bool) -> tuple[DataFrame, pa.Schema]:
+    """The frame, and its schema in Arrow. Columns without a type (of nulls alone) get the table's types.
+
+    Raises :class:`FrameError` for a frame that cannot be written as a whole, and for types that no table has.
+    """
     if not is_running(frame.sparkSession):
         raise FrameError("the frame belongs to a Spark session that was stopped; make it again in one that runs")
     if frame.isStreaming:
@@ -135,11 +129,23 @@ def _check_frame(frame: DataFrame) -> None:
             "the frame is a stream, and this call takes frames that end: write it with "
             f"table.write_stream(frame, {argument('checkpoint', '...')})"
         )
+    types = {field.name.lower(): field.type for field in begin.config.schema}
+    typed: dict[str, Column] = {}
+    for field in frame.schema:
+        if field.dataType.typeName() == "void":
+            if field.name.lower() not in types and merge_schema:
+                raise FrameError(f"column {field.name!r} is new and has no type; cast it to the type it should get")
+            if field.name.lower() not in types:
+                raise FrameError(f"unknown column {field.name!r}; the table has {', '.join(begin.config.schema.names)}")
+            typed[field.name] = functions.lit(None).cast(type_ddl(types[field.name.lower()]))
+    frame = frame.withColumns(typed) if typed else frame
+    return frame, frame_schema(frame.schema)
 
 
 def pack_dry_dataframe(handle: Handle, begin: TableView, frame: DataFrame, request: WriteRequest) -> Sequence[Packed]:
     """:func:`lakemerge.write.upsert.pack_dry` in tasks of Spark."""
-    write = Write.start(handle, begin, frame_schema(frame.schema), request, estimated_bytes=None)
+    frame, schema = _typed(frame, begin, request.merge_schema)
+    write = Write.start(handle, begin, schema, request, estimated_bytes=None)
     if isinstance(write, UpsertResult):
         return []
     return _packed(replace(write, pack=replace(write.pack, dry=True)), frame)
@@ -205,20 +211,6 @@ def load_on_spark(spark: SparkSession, write: Write, file_slices: Sequence[FileS
         target_bytes=settings.target_task_bytes,
     )
     return [add for part in parts for add in part]
-
-
-def _without_void(frame: DataFrame, begin: TableView, merge_schema: bool) -> DataFrame:
-    """The frame, with its columns without a type (of nulls alone) cast to the table's types."""
-    types = {field.name.lower(): field.type for field in begin.config.schema}
-    typed: dict[str, Column] = {}
-    for field in frame.schema:
-        if field.dataType.typeName() == "void":
-            if field.name.lower() not in types and merge_schema:
-                raise FrameError(f"column {field.name!r} is new and has no type; cast it to the type it should get")
-            if field.name.lower() not in types:
-                raise FrameError(f"unknown column {field.name!r}; the table has {', '.join(begin.config.schema.names)}")
-            typed[field.name] = functions.lit(None).cast(type_ddl(types[field.name.lower()]))
-    return frame.withColumns(typed) if typed else frame
 
 
 def _estimated_bytes(frame: DataFrame) -> int | None:

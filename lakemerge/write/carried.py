@@ -24,7 +24,6 @@ __all__ = [
     "MOST_TURNS",
     "Sets",
     "bits_of",
-    "says_carried",
     "sets_in",
     "turns_of",
     "without_bits",
@@ -49,17 +48,13 @@ class Sets(NamedTuple):
     """By number, in the order in which records have them first."""
 
 
-def says_carried(schema: pa.Schema) -> bool:
-    """Whether a frame has the column of bits. A column that only has its name is a column like others."""
+def without_bits(schema: pa.Schema) -> tuple[pa.Schema, bool]:
+    """The other columns of a frame, and whether it has the column of bits. A column that only has its name is a column
+    like others."""
     place = schema.get_field_index(CARRIED.name)
-    return place >= 0 and schema.field(place).equals(CARRIED, check_metadata=True)
-
-
-def without_bits(schema: pa.Schema) -> pa.Schema:
-    """The other columns of a frame."""
-    if not says_carried(schema):
-        return schema
-    return pa.schema([field for field in schema if field.name != CARRIED.name], schema.metadata)
+    if place < 0 or not schema.field(place).equals(CARRIED, check_metadata=True):
+        return schema, False
+    return pa.schema([field for field in schema if field.name != CARRIED.name], schema.metadata), True
 
 
 def bits_of(names: Sequence[str], carried: Collection[str]) -> bytes:

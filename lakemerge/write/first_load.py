@@ -6,7 +6,7 @@ these are merged (:func:`load_file_slice`). That costs another writing and readi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -66,7 +66,7 @@ class HeldRecords:
 
 
 def read_ahead(
-    frame: object, reader: pa.RecordBatchReader, spec: PackSpec
+    frame: object, reader: Iterable[pa.RecordBatch], spec: PackSpec
 ) -> tuple[Sequence[pa.RecordBatch] | None, Iterator[pa.RecordBatch]]:
     """The batches of a frame in a list, and the same to iterate. The list is ``None`` if there are more than may be
     held: a frame that is not an Arrow table in memory has to fit into the write budget, and the records of a bucket
@@ -75,8 +75,7 @@ def read_ahead(
     :param reader: the frame's batches.
     """
     plan, kept = spec.frame, isinstance(frame, pa.Table | pa.RecordBatch)
-    pairs = zip(plan.sources, plan.schema, strict=True)
-    copied = any(reader.schema.field(source).type != field.type for source, field in pairs)
+    copied = any(given != field.type for given, field in zip(plan.types, plan.schema, strict=True))
     limit = spec.buckets * _most(spec) if kept and not copied else spec.settings.write_budget_bytes
     batches: list[pa.RecordBatch] = []
     size = 0
@@ -106,7 +105,7 @@ def hold(batches: Sequence[pa.RecordBatch], spec: PackSpec) -> HeldRecords | Non
     kinds: list[Kinds | None] = []
     first_row = 0
     for batch in batches:
-        converted, own = spec.frame.convert(batch, spec.merger, config, first_row=first_row)
+        converted, own = spec.frame.convert(batch, spec.merger, first_row=first_row)
         first_row += batch.num_rows
         records.append(converted)
         kinds.append(own)

@@ -22,10 +22,10 @@ from lakemerge.frames import check_sound
 from lakemerge.schema.evolution import new_columns, with_schema
 from lakemerge.schema.schema import castable, safe_cast
 from lakemerge.schema.soundness import first_bad_row
-from lakemerge.write.carried import CARRIED, Sets, says_carried, sets_in, without_bits
+from lakemerge.write.carried import CARRIED, Sets, sets_in
 from mergers import Merger, RowKind
 from mergers.builtin.functions.equal import equality_codes
-from mergers.contract import Bools, Ints, Kinds
+from mergers.contract import Bools, Ints, Kinds, TableShape
 from mergers.portions import VALUE_BYTES, is_large, row_bytes
 from mergers.restart import CLEAR, SET
 from mergers.type_names import type_name
@@ -49,11 +49,14 @@ class FramePlan:
 
     sources: tuple[str, ...]
     """Names of the frame's columns, one per field of ``schema``."""
+    types: tuple[pa.DataType, ...]
+    """Types of the frame's columns, one per field of ``schema``."""
     schema: pa.Schema
     """The table's fields that the frame carries, in the table's order."""
     kind_column: str | None
     default_kind: RowKind
-    key: tuple[str, ...]
+    shape: TableShape
+    """The table's, with the columns that this write adds."""
     full: bool
     """Whether every record carries every column of the table. If records differ, it is taken that some do not."""
     lacking: str | None
@@ -66,7 +69,7 @@ class FramePlan:
     """Whether :data:`lakemerge.write.carried.CARRIED` of the frame says which columns each record carries."""
 
     def convert(
-        self, batch: pa.RecordBatch, merger: Merger, config: TableConfig, *, first_row: int = 0
+        self, batch: pa.RecordBatch, merger: Merger, *, first_row: int = 0
     ) -> tuple[pa.RecordBatch, Kinds | None]:
         """The records of one batch in the table's types, and their kinds (``None``: all upserts).
 
@@ -81,7 +84,7 @@ class FramePlan:
         given = batch.select(list(self.sources)).rename_columns(self.schema.names)
         rows = safe_cast(given, self.schema, first_row)
         check_map_keys(rows, first_row)
-        for name in self.key:
+        for name in self.shape.key:
             if nulls := rows.column(name).null_count:
                 raise FrameError(
                     f"key column {name!r} is null in {nulls} row(s); keys must not be null: leave such rows "
@@ -89,17 +92,17 @@ class FramePlan:
                     column=name,
                 )
         if self.states:
-            return rows, self._checked_states(rows, batch, merger, config)
+            return rows, self._checked_states(rows, batch, merger)
         kinds = self._kinds(batch)
         upserts = None if kinds is None else (kinds == RowKind.INSERT) | (kinds == RowKind.UPDATE_AFTER)
         if rows.num_rows and self.lacking is not None and (upserts is None or upserts.any()):
             raise FrameError(self.lacking)
-        self._check_required(rows, upserts, merger, config)
+        self._check_required(rows, upserts, merger)
         present = [RowKind.UPDATE_AFTER] if kinds is None else [RowKind(k) for k in np.unique(kinds).tolist()]
         if rows.num_rows:
-            merger.check_kinds(config.shape, frozenset(present))
+            merger.check_kinds(self.shape, frozenset(present))
             for part, own in self._alike(batch, rows, kinds):
-                merger.check_records(config.shape, part, own)
+                merger.check_records(self.shape, part, own)
         if upserts is not None and upserts.all():
             kinds = None
         return rows, kinds
@@ -129,13 +132,13 @@ class FramePlan:
                 return
             yield part.filter(pa.array(mask)), None if kinds is None else kinds[mask]
 
-    def _check_required(self, rows: pa.RecordBatch, upserts: Bools | None, merger: Merger, config: TableConfig) -> None:
+    def _check_required(self, rows: pa.RecordBatch, upserts: Bools | None, merger: Merger) -> None:
         """Raise :class:`FrameError` if a row that is not a delete has no value for a NOT NULL column."""
         gaps = [f.name for f in self.schema if not f.nullable and rows.column(f.name).null_count]
         if not gaps and self.missing is None:
             return
         kept = np.ones(rows.num_rows, dtype=np.bool_) if upserts is None else upserts
-        for name, values in merger.delete_marks(config.shape).items():
+        for name, values in merger.delete_marks(self.shape).items():
             if name in rows.schema.names:
                 kept = kept & ~pc.is_in(rows.column(name), value_set=values).to_numpy(zero_copy_only=False)
         if self.missing is not None and kept.any():
@@ -145,9 +148,7 @@ class FramePlan:
             if bad:
                 raise FrameError(_is_null(name, bad, "upsert"), column=name)
 
-    def _checked_states(
-        self, rows: pa.RecordBatch, batch: pa.RecordBatch, merger: Merger, config: TableConfig
-    ) -> Kinds:
+    def _checked_states(self, rows: pa.RecordBatch, batch: pa.RecordBatch, merger: Merger) -> Kinds:
         """The kinds of sets and clears. A set is checked as an upsert of all columns, without the exemption of upserts
         that the merger takes for deletes."""
         kinds: Kinds = batch.column(KIND_COLUMN).to_numpy(zero_copy_only=False).astype(np.int8)
@@ -159,7 +160,7 @@ class FramePlan:
             if not field.nullable and (bad := sets.column(field.name).null_count):
                 raise FrameError(_is_null(field.name, bad, "row"), column=field.name)
         if sets.num_rows:
-            merger.check_records(config.shape, sets, None)
+            merger.check_records(self.shape, sets, None)
         return kinds
 
     def _kinds(self, batch: pa.RecordBatch) -> Kinds | None:
@@ -191,15 +192,18 @@ def plan_frame(
     kind_column: str | None = None,
     deletes: bool = False,
     states: bool = False,
+    differs: bool = False,
 ) -> FramePlan:
     """Match a frame's schema with the table's. Raises one :class:`FrameError` that lists all problems.
 
     If the frame says which columns each record carries, all records carry the key, the ordering and what is NOT NULL.
 
+    :param schema: the frame's, without the column of bits.
     :param deletes: whether every row is a delete (``LakeTable.delete``).
     :param states: see :attr:`FramePlan.states`.
+    :param differs: see :attr:`FramePlan.differs`.
     """
-    differs, schema = says_carried(schema), without_bits(schema)
+    shape = config.shape
     problems: list[str] = []
     kind_name = KIND_COLUMN if states else _find_kind_column(schema, kind_column, problems)
     there, given = _there(schema), {field.name.lower(): field.name for field in schema if field.name != kind_name}
@@ -211,7 +215,7 @@ def plan_frame(
     lacks = [name for name in config.schema.names if name.lower() not in given]
     remedy = "" if deletes else f"; upsert with {argument('merge_schema', True)} to add it"
     names = {name.lower(): name for name in config.schema.names}
-    sources: dict[str, str] = {}
+    sources: dict[str, pa.Field] = {}
     for field in schema:
         if field.name == kind_name:
             continue
@@ -223,19 +227,19 @@ def plan_frame(
             problems.append(f"unknown column {field.name!r}{known}{remedy}")
         elif target in sources:
             problems.append(
-                f"columns {sources[target]!r} and {field.name!r} are both {target!r}: drop or rename one of them"
+                f"columns {sources[target].name!r} and {field.name!r} are both {target!r}: drop or rename one of them"
             )
         else:
-            sources[target] = field.name
+            sources[target] = field
             wanted = config.schema.field(target).type
             if not castable(field.type, wanted):
                 problems.append(_misfit(field, config.schema.field(target), remedy))
-    ordering = config.ordering if merger.traits(config.shape).uses_ordering else ()
+    ordering = config.ordering if merger.traits(shape).uses_ordering else ()
     missing = [name for name in ordering if name not in sources]
     required = [f.name for f in config.schema if not f.nullable and f.name not in sources and f.name not in config.key]
     lacking = f"upserts need the ordering column(s) {', '.join(missing)}{there}" if missing else None
     unfilled = f"upserts need the NOT NULL column(s) {', '.join(required)}{there}" if required else None
-    may_delete = any(name in sources for name in merger.delete_marks(config.shape))
+    may_delete = any(name in sources for name in merger.delete_marks(shape))
     if missing and len(missing) < len(ordering):
         problems.append(
             f"ordering column(s) {', '.join(missing)} are missing; a frame carries all ordering columns, or none if it "
@@ -247,11 +251,12 @@ def plan_frame(
         raise FrameError("the frame does not fit the table: " + "; ".join(problems), problems=tuple(problems))
     carried = [field for field in config.schema if field.name in sources]
     return FramePlan(
-        sources=tuple(sources[field.name] for field in carried),
+        sources=tuple(sources[field.name].name for field in carried),
+        types=tuple(sources[field.name].type for field in carried),
         schema=pa.schema(carried),
         kind_column=kind_name,
         default_kind=RowKind.DELETE if deletes else RowKind.UPDATE_AFTER,
-        key=config.key,
+        shape=shape,
         full=len(carried) == len(config.schema) and not differs,
         lacking=lacking,
         missing=unfilled,

@@ -39,7 +39,7 @@ from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.discard import ROWS_FOLDERS, discard_packed
 from lakemerge.write.first_load import HeldRecords, hold, load_held, read_ahead
 from lakemerge.write.pack import Packed, PackSpec, pack
-from lakemerge.write.start import Write, WriteRequest, choose_buckets
+from lakemerge.write.start import Write, WriteRequest
 from lakemerge.write.upsert import LoadFileSlices, discarding, frame_bytes, load_in_process
 from mergers.keys import group_starts, key_columns, sort_order
 from mergers.portions import gather
@@ -54,7 +54,6 @@ __all__ = [
     "check_in_process",
     "check_once",
     "finish_overwrite",
-    "lacking_columns",
     "overwrite_arrow",
     "repeated_key_of",
     "start_overwrite",
@@ -184,7 +183,7 @@ def start_overwrite(
 ) -> Write | UpsertResult:
     """Check everything that can be checked before data is read, as :meth:`Write.start` does.
 
-    :param frame_schema: with the columns of :func:`lacking_columns`, and the kinds.
+    :param frame_schema: :attr:`AsStates.schema`.
     """
     write = Write.start(handle, begin, frame_schema, request.write, estimated_bytes=estimated_bytes)
     if isinstance(write, UpsertResult):
@@ -193,18 +192,6 @@ def start_overwrite(
     if request.where is not None:
         told["predicate"] = request.where
     return replace(write, pack=replace(write.pack, combines=False), provenance=write.provenance.with_parameters(**told))
-
-
-def lacking_columns(frame_schema: pa.Schema, config: TableConfig) -> list[pa.Field]:
-    """The table's columns that a frame lacks, which are null in its rows. Those of the key it has to have.
-
-    :raises FrameError: the frame has a column with a name of the library's.
-    """
-    there = {name.lower() for name in frame_schema.names}
-    if KIND_COLUMN in there:
-        raise FrameError(f"unknown column {KIND_COLUMN!r}: the name is the library's own")
-    lacking = (f for f in config.schema if f.name.lower() not in there and f.name not in config.key)
-    return [f.with_nullable(True) for f in lacking]
 
 
 def overwrite_arrow(handle: Handle, begin: TableView, frame: object, request: OverwriteRequest) -> UpsertResult:
@@ -218,11 +205,11 @@ def overwrite_arrow(handle: Handle, begin: TableView, frame: object, request: Ov
     if isinstance(write, UpsertResult):
         return write
     whole, batches = read_ahead(frame, reader, write.pack)
-    if whole is not None and size is None and begin.config.buckets is None:
-        write = replace(write, pack=replace(write.pack, buckets=choose_buckets(sum(part.nbytes for part in whole))))
-    held = None if whole is None else hold(whole, write.pack)
-    if held is not None:
-        return _finish_held(write, held, request)
+    if whole is not None:
+        write = write.sized(sum(part.nbytes for part in whole))
+        held = hold(whole, write.pack)
+        if held is not None:
+            return _finish_held(write, held, request)
     try:
         packed = [pack(batches, write.pack, 0)]
     except BaseException:
@@ -236,13 +223,20 @@ class AsStates:
     """How the rows of a frame become sets: with all columns of the table. Picklable."""
 
     lacking: tuple[pa.Field, ...]
+    """The table's columns that the frame lacks, which are null in its rows. Those of the key it has to have."""
     schema: pa.Schema
     """The columns of the frame, those that it lacks, and the kinds."""
 
     @staticmethod
     def of(frame_schema: pa.Schema, config: TableConfig) -> AsStates:
-        """Raises the errors of :func:`lacking_columns`."""
-        lacking = tuple(lacking_columns(frame_schema, config))
+        """
+        :raises FrameError: the frame has a column with a name of the library's.
+        """
+        there = {name.lower() for name in frame_schema.names}
+        if KIND_COLUMN in there:
+            raise FrameError(f"unknown column {KIND_COLUMN!r}: the name is the library's own")
+        lacks = (f for f in config.schema if f.name.lower() not in there and f.name not in config.key)
+        lacking = tuple(f.with_nullable(True) for f in lacks)
         return AsStates(lacking, pa.schema([*(f.with_nullable(True) for f in frame_schema), *lacking, _KIND]))
 
     def batches(self, given: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

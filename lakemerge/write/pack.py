@@ -113,7 +113,7 @@ def _chunks(batches: Iterable[pa.RecordBatch], spec: PackSpec) -> Iterator[_Port
     size = 0
     first_row = 0
     for batch in _portions(batches, spec.settings.write_budget_bytes):
-        records, batch_kinds = spec.frame.convert(batch, spec.merger, spec.config, first_row=first_row)
+        records, batch_kinds = spec.frame.convert(batch, spec.merger, first_row=first_row)
         first_row += batch.num_rows
         if not records.num_rows:
             continue

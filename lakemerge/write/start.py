@@ -78,6 +78,8 @@ class Write:
     pack: PackSpec
     provenance: Provenance
     started: float
+    estimated_bytes: int | None
+    """About how many bytes the frame has as Arrow data, if that is known."""
     reserved: int | None = None
     """The first ordinal that was reserved for the write's base files; ``None``: none was."""
 
@@ -94,12 +96,20 @@ class Write:
         committed before."""
         started = time.monotonic()
         kind_column, deletes = request.kind_column, request.deletes
-        if request.merge_schema:
-            kind_name = KIND_COLUMN if request.states else kind_column
-            begin = with_columns_of(handle, begin, without_bits(frame_schema), kind_name)
-        merger = handle.merger(begin)
+        schema, differs = without_bits(frame_schema)
         states = request.states
-        frame = plan_frame(frame_schema, begin.config, merger, kind_column=kind_column, deletes=deletes, states=states)
+        if request.merge_schema:
+            begin = with_columns_of(handle, begin, schema, KIND_COLUMN if states else kind_column)
+        merger = handle.merger(begin)
+        frame = plan_frame(
+            schema,
+            begin.config,
+            merger,
+            kind_column=kind_column,
+            deletes=deletes,
+            states=states,
+            differs=differs,
+        )
         txn = _checked_txn(request.txn)
         _check_info(request.info)
         if (done := _repeated(handle, begin, txn)) is not None:
@@ -131,7 +141,14 @@ class Write:
             request.merge_schema,
             given.along if isinstance(given, OwnTxn) else Along(),
         )
-        return Write(handle, begin, frame, spec, provenance, started)
+        return Write(handle, begin, frame, spec, provenance, started, estimated_bytes)
+
+    def sized(self, size_bytes: int) -> Write:
+        """The same, after the frame was read as a whole. If the table has no bucket count yet, and the frame's size was
+        not known, the size decides."""
+        if self.estimated_bytes is not None or self.begin.config.buckets is not None:
+            return self
+        return replace(self, pack=replace(self.pack, buckets=choose_buckets(size_bytes)), estimated_bytes=size_bytes)
 
     @property
     def may_load(self) -> bool:

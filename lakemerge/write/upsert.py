@@ -32,7 +32,7 @@ from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.discard import ROWS_FOLDERS, discard_packed
 from lakemerge.write.first_load import HeldRecords, hold, load_file_slice, load_held, read_ahead
 from lakemerge.write.pack import Packed, pack
-from lakemerge.write.start import Write, WriteRequest, choose_buckets
+from lakemerge.write.start import Write, WriteRequest
 
 __all__ = [
     "LoadFileSlices",
@@ -64,8 +64,7 @@ def upsert_arrow(
     if write.may_load:
         whole, batches = read_ahead(frame, reader, write.pack)
     if whole is not None:
-        if size is None and begin.config.buckets is None:
-            write = replace(write, pack=replace(write.pack, buckets=choose_buckets(sum(part.nbytes for part in whole))))
+        write = write.sized(sum(part.nbytes for part in whole))
         held = None if write.frame.differs else hold(whole, write.pack)
     loaded = None if held is None else _load_held(write, held)
     if loaded is not None:

@@ -543,3 +543,25 @@ def test_a_small_file_has_small_dictionaries(spark: SparkSession, tmp_path: Path
         30_000,
         sum(i * 7919 % 12_000 for i in range(30_000)),
     )
+
+
+def test_the_schema_of_a_frame_is_taken_to_arrow_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a bulk load, an append and an overwrite, whatever else they need of it."""
+    table = create(spark, tmp_path / "t")
+    taken: list[str] = []
+    real = writer.from_delta_json
+
+    def counted(text: str, *, of_frame: bool = False) -> pa.Schema:
+        taken.append(text)
+        return real(text, of_frame=of_frame)
+
+    monkeypatch.setattr("lakemerge.spark.writer.from_delta_json", counted)
+    monkeypatch.setattr("lakemerge.schema.schema.from_delta_json", counted)
+    monkeypatch.setattr("lakemerge.format.config.from_delta_json", real)
+    one = spark.createDataFrame([(1, 1, "a")], DDL)
+    for number, write in enumerate((table.upsert, table.upsert, table.overwrite), 1):
+        write(one)
+        assert len(taken) == number
+    assert table.to_arrow().to_pylist() == [{"id": 1, "at": 1, "v": "a"}]

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakemerge import CommitConflictError, FrameError, InputError, LakeTable, Settings
+from lakemerge.schema.schema import from_delta_json
 from lakemerge.testing.faults import Call, Fault
 from lakemerge.write.start import choose_buckets
 from tests.relink import relink
@@ -51,6 +52,30 @@ def test_the_first_write_loads_and_the_next_appends(tmp_path: Path) -> None:
     assert repr(second).startswith("UpsertResult(version=2, mode='append', rows=1, files=2, bytes=")
     assert state_of(tmp_path / "t") == [(1, 2, "b"), (2, 1, "c"), (3, 1, "d")]
     assert data_files(tmp_path / "t") == referred(tmp_path / "t")
+
+
+def test_writes_decode_a_definition_of_the_table_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each write sees the table when it starts, when it commits and when it has landed. The definition of all three is
+    decoded when it is new, and not again."""
+    table = create(tmp_path / "t")
+    table.upsert(frame([(1, 1, "a")]))
+    decoded: list[str] = []
+
+    def counted(text: str) -> pa.Schema:
+        decoded.append(text)
+        return from_delta_json(text)
+
+    monkeypatch.setattr("lakemerge.format.config.from_delta_json", counted)
+    for number in range(3):
+        table.upsert(frame([(number, 2, "b")]))
+    table.delete(pa.table({"k": pa.array([1], pa.int32())}))
+    assert decoded == []
+    table.upsert(frame([(1, 3, "c", 1)], ["k", "o", "v", "more"], more=pa.int32()), merge_schema=True)
+    table.upsert(frame([(1, 4, "d")]))
+    assert len(decoded) == 1
+    assert table.to_arrow().select(["k", "v", "more"]).sort_by("k").to_pylist() == [
+        {"k": 0, "v": "b", "more": None}, {"k": 1, "v": "d", "more": 1}, {"k": 2, "v": "b", "more": None},
+    ]  # fmt: skip
 
 
 def test_an_empty_frame_is_a_version_and_not_the_first_load(tmp_path: Path) -> None:
