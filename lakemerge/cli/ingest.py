@@ -288,7 +288,7 @@ def replay(
         storage_options=options_of(source_options or storage_options or ()),
     )
     job = table.ingest(
-        _only(ingests_of(table.view.snapshot), name),
+        _only(ingests_of(table.opened.view.snapshot), name),
         files,
         kind_column=kind_column,
         envelope=envelope,
@@ -314,7 +314,7 @@ def _check_there(source: Iterable[str]) -> None:
 def _job(path: str, storage_options: Sequence[str] | None, name: str | None) -> IngestJob:
     """A job to look at. Raises :class:`InputError` if it is not clear which one."""
     table = opened(path, storage_options)
-    return table.ingest(_only(ingests_of(table.view.snapshot), name))
+    return table.ingest(_only(ingests_of(table.opened.view.snapshot), name))
 
 
 def _only(jobs: Iterable[str], name: str | None) -> str:

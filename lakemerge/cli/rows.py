@@ -176,12 +176,12 @@ def upsert(
         storage_options=parsed_options(storage_options or ()),
     )
     rows = found.rows(
-        table.view.config,
-        table.handle.merger(table.view),
+        table.opened.view.config,
+        table.opened.handle.merger(table.opened.view),
         columns=columns or None,
         kind_column=kind_column,
         merge_schema=merge_schema,
-        max_columns=table.handle.settings.max_columns,
+        max_columns=table.opened.handle.settings.max_columns,
     )
     about = {"file": found.file.path}
     result = table.upsert(rows, kind_column=kind_column, merge_schema=merge_schema, info=about)

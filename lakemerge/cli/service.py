@@ -83,7 +83,7 @@ def _there_now(table: LakeTable) -> LakeTable:
             raise
         _failed(table, error)
     else:
-        name = found.view.snapshot.metadata.id
+        name = found.opened.view.snapshot.metadata.id
         _logger.warning(
             "the table at %s was removed or re-created; maintenance continues with the table %s", table.url, name
         )

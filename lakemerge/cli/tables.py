@@ -64,7 +64,7 @@ def shown_detail(table: LakeTable) -> None:
         ),
         ("live logs", f"{live}, {readable_bytes(detail.log_bytes)}"),
         ("read amplification", f"{detail.read_amplification:.2f}"),
-        *((f"ingest {name}", _job(table, name)) for name in ingests_of(table.view.snapshot)),
+        *((f"ingest {name}", _job(table, name)) for name in ingests_of(table.opened.view.snapshot)),
         *((f"column {name}", kind) for name, kind in columns_of(table.schema).items()),
     ]
     facts(told)

@@ -43,7 +43,7 @@ def view_of(target: LakeTable) -> HistoryView:
     """How the target's history is derived."""
     if not isinstance(target, LakeTable):
         raise InputError(f"{argument('target')} must be a LakeTable, not {shown(target)}")
-    text = target.view.snapshot.metadata.configuration.get(HISTORY_PROPERTY)
+    text = target.opened.view.snapshot.metadata.configuration.get(HISTORY_PROPERTY)
     if text is None:
         raise InputError(
             f"the table at {target.url} has no history: it is not a target of auto_cdc with stored_as_scd_type=2"

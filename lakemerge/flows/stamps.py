@@ -44,7 +44,7 @@ def last_version(target: Any) -> Version | None:
         table = target if isinstance(target, LakeTable) else LakeTable.open(target)
     except InputError:
         return None
-    done = table.view.snapshot.txns.get(SNAPSHOT_APP)
+    done = table.opened.view.snapshot.txns.get(SNAPSHOT_APP)
     if done is None:
         return None
     begins = [field.type for field in table.schema if field.name in (START, SNAPSHOT_VERSION)]
@@ -86,7 +86,7 @@ def twice(key: Sequence[str]) -> FrameError:
 def stamp_of(table: LakeTable, version: Version) -> OwnTxn:
     """The transaction that takes a snapshot up. Raises :class:`InputError` if a later one was taken up."""
     number = _number(version)
-    done = table.view.snapshot.txns.get(SNAPSHOT_APP)
+    done = table.opened.view.snapshot.txns.get(SNAPSHOT_APP)
     if done is not None and number < done.version:
         last = _version_of(done.version, version_type(version))
         raise InputError(f"snapshot {version!r} comes after {last!r} was loaded: versions must grow")

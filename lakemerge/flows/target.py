@@ -76,7 +76,7 @@ def history_fields(sequence: pa.DataType) -> list[pa.Field]:
 
 
 def _checked(table: LakeTable, wanted: dict[str, Any]) -> LakeTable:
-    view = table.view
+    view = table.opened.view
     config, problems = view.config, []
     for what, given in (("key", config.key), ("ordering", config.ordering)):
         if [name.lower() for name in given] != [name.lower() for name in wanted[what]]:

@@ -25,13 +25,13 @@ TRUNCATED_PROPERTY = "lakemerge.flow.truncated"
 
 def truncated_below(table: LakeTable, column: str) -> str | None:
     """The SQL condition for events that a truncate removes; ``None`` if there was no truncate."""
-    text = table.view.snapshot.metadata.configuration.get(TRUNCATED_PROPERTY)
+    text = table.opened.view.snapshot.metadata.configuration.get(TRUNCATED_PROPERTY)
     return None if text is None else f"{_quoted(column)} < {literal(_decoded(orjson.loads(text)))}"
 
 
 def apply_truncate(table: LakeTable, column: str, at: Any) -> None:
     """Delete the rows below ``at``. Repeated, it changes nothing."""
-    text = table.view.snapshot.metadata.configuration.get(TRUNCATED_PROPERTY)
+    text = table.opened.view.snapshot.metadata.configuration.get(TRUNCATED_PROPERTY)
     if text is None or _decoded(orjson.loads(text)) < at:
         table.alter(properties={TRUNCATED_PROPERTY: orjson.dumps(_encoded(at)).decode()})
     condition = f"{_quoted(column)} < {literal(at)}"

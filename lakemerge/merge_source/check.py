@@ -60,7 +60,7 @@ def check(output: LakeTable, state: State, config: MergeConfig, access: Access) 
     )
     with Spool() as spool:
         target = target_schema(output.schema, shape)
-        work = Work(output, state, config, inputs, shape, meta.run, spool, target, state.table.handle.now_ms())
+        work = Work(output, state, config, inputs, shape, meta.run, spool, target, state.table.opened.handle.now_ms())
         plan = Plan()
         plan_everything(work, list(range(len(inputs))), plan, last_output="state", guarded=False)
         findings = [*_of_output(work), *_of_state(plan.records)]

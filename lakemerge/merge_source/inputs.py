@@ -147,7 +147,7 @@ def _reading(one: Input) -> Iterator[None]:
     except LakeMergeError:
         raise
     except Exception as error:
-        merger = one.table.view.config.merger_name if isinstance(one.table, LakeTable) else None
+        merger = one.table.opened.view.config.merger_name if isinstance(one.table, LakeTable) else None
         folds = "" if merger is None else f", which the merger {merger!r} folds,"
         error.add_note(f"{_READING}{one.name!r}{folds} were read")
         raise
@@ -176,7 +176,7 @@ class Input:
     def snapshot(self) -> Snapshot | None:
         if isinstance(self.table, PlainTable):
             return self.table.snapshot
-        return None if self.table is None else self.table.view.snapshot
+        return None if self.table is None else self.table.opened.view.snapshot
 
     @property
     def version(self) -> int | None:
@@ -188,7 +188,7 @@ class Input:
 
     @property
     def restore_epoch(self) -> int:
-        return self.table.view.state.restore_epoch if isinstance(self.table, LakeTable) else 0
+        return self.table.opened.view.state.restore_epoch if isinstance(self.table, LakeTable) else 0
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -207,7 +207,7 @@ class Input:
     def stored_bytes(self) -> int:
         """About how many bytes a reading of all rows takes from the store."""
         if isinstance(self.table, LakeTable):
-            return sum(file_slice.stored_bytes for file_slice in self.table.view.file_slices)
+            return sum(file_slice.stored_bytes for file_slice in self.table.opened.view.file_slices)
         return 0 if self.table is None else sum(add.size_bytes for add in self.table.snapshot.files.values())
 
     @property
@@ -217,7 +217,7 @@ class Input:
             return bool(self.table.version or self.table.snapshot.files)
         if self.table is None or self.version == 0:
             return False
-        if not self.table.view.is_empty:
+        if not self.table.opened.view.is_empty:
             return True
         # It has no rows now, but it counts as filled if it was written to before. Commits that were cleaned up count as
         # writes. What was written before the table was replaced does not.
@@ -278,7 +278,7 @@ class Input:
         if isinstance(self.table, PlainTable):
             plain = self.table.at(version)
             return Input(self.offset, self.dataset, plain, shape_of(self.dataset, plain.schema, ()))
-        handle = self.table.handle
+        handle = self.table.opened.handle
         before = LakeTable(handle, handle.log.snapshot(version=version), pinned=True, spark=None)
         return Input(self.offset, self.dataset, before, shape_of(self.dataset, before.schema, before.key))
 
@@ -337,7 +337,7 @@ def open_input(offset: int, dataset: Dataset, access: Access) -> Input:
     if isinstance(table, PlainTable):
         return Input(offset, dataset, table, shape_of(dataset, table.schema, ()))
     # A table that follows the tip is pinned while a run reads it.
-    pinned = LakeTable(table.handle, table.view.snapshot, pinned=True, spark=None)
+    pinned = LakeTable(table.opened.handle, table.opened.view.snapshot, pinned=True, spark=None)
     return Input(offset, dataset, pinned, shape_of(dataset, pinned.schema, pinned.key))
 
 

@@ -47,7 +47,7 @@ BATCH_ROWS = 1 << 16
 
 def output_number(output: LakeTable) -> int:
     """The number of the last run whose rows the output has."""
-    done = output.view.snapshot.txns.get(APPLICATION)
+    done = output.opened.view.snapshot.txns.get(APPLICATION)
     return 0 if done is None else done.version
 
 

@@ -180,7 +180,7 @@ class _Run:
 
     def _now_ms(self) -> int:
         """The time by the clock of the state's store, which all runs share. A dry run does not write to ask for it."""
-        handle = self._tables.state.handle
+        handle = self._tables.state.opened.handle
         return handle.now_ms() if self._dry_run else handle.store_now_ms()
 
     def _forget_before(self) -> int | None:
@@ -190,7 +190,7 @@ class _Run:
     def _check_own_tables(self) -> bool:
         """Whether output and state are as runs left them. If they are not, and the run is no full run, it raises
         :class:`FullRunNeededError`."""
-        meta, view = self._meta, self._output.view
+        meta, view = self._meta, self._output.opened.view
         problem = None
         if meta.run and self._state.restore_epoch != meta.state_epoch:
             problem = "its state"
@@ -250,8 +250,8 @@ class _Run:
             left_out=len(plan.all_left_out),
             retired_chunks=chunks if emits else meta.retired_chunks,
             datasets=dataset_states(inputs),
-            output_id=self._output.view.snapshot.metadata.id,
-            output_epoch=self._output.view.state.restore_epoch,
+            output_id=self._output.opened.view.snapshot.metadata.id,
+            output_epoch=self._output.opened.view.state.restore_epoch,
             state_epoch=self._state.restore_epoch,
             bars=bars,
         )

@@ -81,7 +81,7 @@ class Work:
 
     @property
     def threads(self) -> int:
-        return self.output.handle.settings.threads
+        return self.output.opened.handle.settings.threads
 
 
 def plan_changes(work: Work, plan: Plan) -> bool:

@@ -221,7 +221,7 @@ class MergeSource:
                 newer[one.name] = (version, one.version)
         kept = config.retention_ms
         # A look writes nothing, so it goes by this host's clock. A run goes by the store's.
-        now_ms = self._tables.state.handle.now_ms()
+        now_ms = self._tables.state.opened.handle.now_ms()
         return Pending(
             datasets=newer,
             unpublished=output_number(self.table) < meta.emitted_run,
@@ -284,7 +284,7 @@ class MergeSource:
         """
         while True:
             state = State.at(self._tables.state)
-            output = LakeTable(self.table.handle, self.table.view.snapshot, pinned=True, spark=None)
+            output = LakeTable(self.table.opened.handle, self.table.opened.view.snapshot, pinned=True, spark=None)
             if output_number(output) <= state.meta.emitted_run or output_number(output) <= state.number:
                 break  # else a run was finished between the two looks
         return check(output, state, self._current(state.meta), self._tables.access)
@@ -349,7 +349,7 @@ def _check_free(output_path: str | os.PathLike[str], storage_options: Mapping[st
 def _is_unfinished(path: str | os.PathLike[str], storage_options: Mapping[str, object] | None) -> bool:
     """Whether there is an output but no state, because the creation of the source was cut short."""
     table = LakeTable.open(path, storage_options=storage_options)
-    if table.version or table.view.snapshot.metadata.configuration.get(_ROLE) != "output":
+    if table.version or table.opened.view.snapshot.metadata.configuration.get(_ROLE) != "output":
         return False
     try:
         LakeTable.open(_state_path(path), storage_options=storage_options)

@@ -294,7 +294,9 @@ class _Combining:
 def _frame_of(spark: SparkSession, one: Input, columns: Sequence[str]) -> DataFrame:
     """The named columns of a dataset. This process reads a plain Delta table itself."""
     if isinstance(one.table, LakeTable):
-        return LakeTable(one.table.handle, one.table.view.snapshot, pinned=True, spark=spark).to_df(columns=columns)
+        return LakeTable(one.table.opened.handle, one.table.opened.view.snapshot, pinned=True, spark=spark).to_df(
+            columns=columns
+        )
     if one.shape is None:
         raise AssertionError("a dataset that is not there is not read")
     schema = pa.schema([one.shape.schema.field(name).with_nullable(True) for name in columns])

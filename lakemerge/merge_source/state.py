@@ -163,9 +163,9 @@ class State:
     @staticmethod
     def at(table: LakeTable) -> State:
         """The state at the latest version of a table that follows the tip."""
-        pinned = LakeTable(table.handle, table.view.snapshot, pinned=True, spark=None)
+        pinned = LakeTable(table.opened.handle, table.opened.view.snapshot, pinned=True, spark=None)
         found = pinned.get({"part": "m", "k": "", "a": 0, "b": 0}, columns=["text"])
-        snapshot = pinned.view.snapshot
+        snapshot = pinned.opened.view.snapshot
         text = snapshot.metadata.configuration["mergeSource.config"] if found is None else found["text"]
         meta = Meta(config=orjson.loads(text)) if found is None else Meta.from_text(text)
         return State(pinned, meta)
@@ -173,12 +173,12 @@ class State:
     @property
     def number(self) -> int:
         """The last number that was committed. After a restore it is higher than the last run's number."""
-        done = self.table.view.snapshot.txns.get(APPLICATION)
+        done = self.table.opened.view.snapshot.txns.get(APPLICATION)
         return 0 if done is None else done.version
 
     @property
     def restore_epoch(self) -> int:
-        return self.table.view.state.restore_epoch
+        return self.table.opened.view.state.restore_epoch
 
     def entities(self, datasets: Ints, ids: pa.Array) -> pa.Table:
         """The records of the entities that exist, with ``dataset`` and ``id``, in no particular order."""

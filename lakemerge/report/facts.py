@@ -58,8 +58,8 @@ def growth_of(table: LakeTable, history: Sequence[HistoryEntry]) -> Growth:
     """Computed from the latest version backwards, so that it is right even if a part of the log was cleaned up."""
     if not history:
         return Growth((), (), ())
-    view, oldest = table.view, min(entry.version for entry in history)
-    commits = read_commits(table.handle, since=oldest - 1, until=view.version)
+    view, oldest = table.opened.view, min(entry.version for entry in history)
+    commits = read_commits(table.opened.handle, since=oldest - 1, until=view.version)
     sizes = {name: _log_bytes(commit) for commit in commits for name in _logs(commit, removed=False)}
     base = sum(add.size_bytes for add in view.snapshot.files.values())
     live = {name for name in view.snapshot.domains if name.startswith(LOG_DOMAIN_PREFIX)}
@@ -118,14 +118,14 @@ def failures(table: LakeTable) -> list[tuple[str, str, str, str]]:
     """Job, file, state and reason of the files that were not taken up."""
     return [
         (name, file.path, str(file.state), file.reason or "")
-        for name in ingests_of(table.view.snapshot)
+        for name in ingests_of(table.opened.view.snapshot)
         for file in table.ingest(name).files(state=["failed", "changed", "gone"])
     ]
 
 
 def due(table: LakeTable) -> list[tuple[str, str, str]]:
     """For each service, whether it would run now, and why."""
-    schedule = Schedule.of(table.view.snapshot.metadata.configuration)
+    schedule = Schedule.of(table.opened.view.snapshot.metadata.configuration)
     policy, _, why = table.detail().maintenance.partition(": ")
     would, _, reason = why.partition(": ")
     rows = [
@@ -143,7 +143,7 @@ def due(table: LakeTable) -> list[tuple[str, str, str]]:
         plan = table.compact(minor=minor, strategy=strategy, dry_run=True)
         would = f"merge {counted(plan.buckets, 'bucket')}" if plan.groups else "nothing"
         rows.append((name, would, _compaction(plan) if plan.groups else f"No file slice has {_least(strategy)}."))
-    commits = sum(name.startswith(LOG_DOMAIN_PREFIX) for name in table.view.snapshot.domains)
+    commits = sum(name.startswith(LOG_DOMAIN_PREFIX) for name in table.opened.view.snapshot.domains)
     after = schedule.logs_after_commits
     if after is None:
         rows.append(("log compaction", "nothing", _SWITCHED_OFF))

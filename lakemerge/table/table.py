@@ -1404,16 +1404,6 @@ class LakeTable:
         """For the library's own packages; not part of the public API."""
         return self._open
 
-    @property
-    def handle(self) -> Handle:
-        """For table services; not part of the public API."""
-        return self._open.handle
-
-    @property
-    def view(self) -> TableView:
-        """The version that reads show, decoded. For table services; not part of the public API."""
-        return self._open.view
-
     def opened_anew(self) -> LakeTable:
         """The table that is at the path now, which may be another one, as it was opened. For processes that stay.
         Not part of the public API.

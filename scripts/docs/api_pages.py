@@ -38,7 +38,7 @@ def api_pages() -> Iterator[tuple[str, str]]:
         yield f"api-{title.lower().replace(' ', '-')}.md", _page(title, f"`{module}`", [(module, n) for n in public])
 
 
-_NOT_FOR_USERS: Final = frozenset({"handle", "view", "maintain_inline"})
+_NOT_FOR_USERS: Final = frozenset({"opened", "opened_anew"})
 """What the library's own packages call."""
 
 

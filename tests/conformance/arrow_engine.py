@@ -29,7 +29,7 @@ def apply_compaction(table: LakeTable, kind: Compaction) -> None:
         case "logs":
             table.compact_logs(size_ratio=math.inf)
         case "rescale":
-            table.rescale(buckets=_NEXT_COUNT[table.view.config.buckets or 1])
+            table.rescale(buckets=_NEXT_COUNT[table.opened.view.config.buckets or 1])
 
 
 def settings_for(*, spread: bool) -> Settings:
@@ -86,9 +86,9 @@ class ArrowHandle:
         return self.table.delete_where("true" if where is None else where.sql()).version
 
     def merge(self, source: pa.Table, matched: str | None, *, insert: bool) -> int:
-        on = " AND ".join(f"target.{name} = source.{name}" for name in self.table.view.config.key)
+        on = " AND ".join(f"target.{name} = source.{name}" for name in self.table.opened.view.config.key)
         merge = self.table.merge(source, on)
-        names = [name for name in source.column_names if name not in self.table.view.config.key]
+        names = [name for name in source.column_names if name not in self.table.opened.view.config.key]
         values = {name: f"source.{name}" for name in names}
         if matched == "delete":
             merge = merge.whenMatchedDelete()

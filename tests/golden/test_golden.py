@@ -75,7 +75,7 @@ def test_every_builtin_has_a_golden_table_and_its_id() -> None:
 
 
 def test_what_the_table_says_of_itself(golden: Golden) -> None:
-    config = LakeTable.open(golden.path).view.config
+    config = LakeTable.open(golden.path).opened.view.config
     assert (config.merger_name, config.merger_id) == (golden.told["merger"], IDS[golden.told["merger"]])
     assert config.merger_options == golden.told["options"]
     assert config.merger(default_registry()).options() == golden.told["options"]
@@ -87,8 +87,8 @@ def test_what_the_table_says_of_itself(golden: Golden) -> None:
 def test_rows_before_and_after_a_compaction(golden: Golden) -> None:
     table = LakeTable.open(golden.path)
     assert str(table.version) == golden.latest
-    assert table.view.base_files
-    assert table.view.log_commits, "the table ends with logs"
+    assert table.opened.view.base_files
+    assert table.opened.view.log_commits, "the table ends with logs"
     golden.check(table.to_arrow(), golden.latest, "as it was")
     assert table.compact().file_slices
     golden.check(LakeTable.open(golden.path).to_arrow(), golden.latest, "compacted")
@@ -104,11 +104,11 @@ def test_rows_of_every_version(golden: Golden) -> None:
 def test_the_log_without_its_checkpoint_says_the_same(golden: Golden) -> None:
     checkpoints = list((golden.path / "_delta_log").glob("*.checkpoint.parquet"))
     assert checkpoints
-    before = LakeTable.open(golden.path).view.snapshot
+    before = LakeTable.open(golden.path).opened.view.snapshot
     (golden.path / "_delta_log" / "_last_checkpoint").unlink()
     for checkpoint in checkpoints:
         checkpoint.unlink()
-    after = LakeTable.open(golden.path).view.snapshot
+    after = LakeTable.open(golden.path).opened.view.snapshot
     assert (after.files, after.metadata, after.domains) == (before.files, before.metadata, before.domains)
 
 
@@ -116,8 +116,8 @@ def test_tombstones_keep_stale_records_out(tmp_path: Path) -> None:
     """The event-time table deleted some keys before its compaction."""
     golden = Golden("event-time", tmp_path)
     table = LakeTable.open(golden.path)
-    assert any(base.tombstones is not None for base in table.view.base_files)
-    assert any(commit.index is not None for commit in table.view.log_commits)
+    assert any(base.tombstones is not None for base in table.opened.view.base_files)
+    assert any(commit.index is not None for commit in table.opened.view.log_commits)
     table.upsert(pa.table({"p": ["north"], "k": [2], "o": [19], "v": ["stale"]}))
     golden.check(table.to_arrow(), golden.latest, "a stale record")
     table.upsert(pa.table({"p": ["north"], "k": [2], "o": [20], "v": ["not stale"]}))

@@ -82,10 +82,10 @@ def check_goes_on(path: Path) -> None:
     table.upsert(frame((3, 5, "as new as the delete"), (0, 0, "older")))
     expected = sorted([*EXPECTED, (3, 5, "as new as the delete")])
     assert rows(table) == expected
-    ordinals = {base.ordinal for base in table.view.base_files}
+    ordinals = {base.ordinal for base in table.opened.view.base_files}
     table.compact()
     assert rows(table) == expected
-    assert not ordinals & {base.ordinal for base in table.view.base_files}
+    assert not ordinals & {base.ordinal for base in table.opened.view.base_files}
     assert sorted(row["id"] for row in pa.table(deltalake.DeltaTable(str(path)).to_pyarrow_table()).to_pylist()) == [
         row[0] for row in expected
     ]
@@ -96,10 +96,10 @@ def test_a_whole_checkpoint_of_another_engine_is_passed_over(tmp_path: Path, tab
     checkpoint(tmp_path)
     version = table.version
     found = LakeTable.open(tmp_path)
-    assert (found.version, found.view.snapshot.checkpoint_version) == (version, None)
-    assert len(found.view.log_commits) == len(table.view.log_commits) == 2
-    found.handle.log.checkpoint(found.view.snapshot)  # ours takes its place
-    assert LakeTable.open(tmp_path).view.snapshot.checkpoint_version == version
+    assert (found.version, found.opened.view.snapshot.checkpoint_version) == (version, None)
+    assert len(found.opened.view.log_commits) == len(table.opened.view.log_commits) == 2
+    found.opened.handle.log.checkpoint(found.opened.view.snapshot)  # ours takes its place
+    assert LakeTable.open(tmp_path).opened.view.snapshot.checkpoint_version == version
     check_goes_on(tmp_path)
 
 
@@ -113,16 +113,16 @@ def test_without_the_commits_a_checkpoint_of_another_engine_is_refused(tmp_path:
 
 def test_a_checkpoint_without_domains_is_passed_over_for_the_commits(tmp_path: Path, table: LakeTable) -> None:
     lose_domains(checkpoint(tmp_path))
-    assert LakeTable.open(tmp_path).view.snapshot.checkpoint_version is None
+    assert LakeTable.open(tmp_path).opened.view.snapshot.checkpoint_version is None
     check_goes_on(tmp_path)
 
 
 def test_a_checkpoint_without_domains_is_passed_over_for_an_older_one(tmp_path: Path, table: LakeTable) -> None:
-    log, first = table.handle.log, table.version - 1
+    log, first = table.opened.handle.log, table.version - 1
     log.checkpoint(log.snapshot(version=first))
     lose_domains(checkpoint(tmp_path))
     drop_commits(tmp_path, first)
-    assert LakeTable.open(tmp_path).view.snapshot.checkpoint_version == first
+    assert LakeTable.open(tmp_path).opened.view.snapshot.checkpoint_version == first
     check_goes_on(tmp_path)
 
 
@@ -130,11 +130,11 @@ def test_our_next_checkpoint_puts_things_right(tmp_path: Path, table: LakeTable)
     file = checkpoint(tmp_path)
     lose_domains(file)
     found = LakeTable.open(tmp_path)
-    found.handle.log.checkpoint(found.view.snapshot)
+    found.opened.handle.log.checkpoint(found.opened.view.snapshot)
     drop_commits(tmp_path, found.version)
     hint = json.loads((tmp_path / "_delta_log/_last_checkpoint").read_text())
     assert hint["version"] == found.version
-    assert LakeTable.open(tmp_path).view.snapshot.checkpoint_version == found.version
+    assert LakeTable.open(tmp_path).opened.view.snapshot.checkpoint_version == found.version
     check_goes_on(tmp_path)
 
 

@@ -84,7 +84,7 @@ def test_files_of_a_load_and_of_a_compaction(tmp_path: Path) -> None:
 def test_files_of_a_load_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     table = loaded(tmp_path / "t", spark)
     assert differences(tmp_path / "t", ROWS) == []
-    assert all(add.stats is not None for add in table.view.snapshot.files.values())
+    assert all(add.stats is not None for add in table.opened.view.snapshot.files.values())
 
 
 def added_by_alter(table: LakeTable) -> None:
@@ -106,9 +106,9 @@ def test_columns_that_come_later(add: Callable[[LakeTable], None], tmp_path: Pat
     for name, value in (("new", 1), ("real", 1.5), ("v", 1)):
         assert found(tmp_path, pc.field(name) == value) == 1, name
     assert found(tmp_path, pc.field("real").is_null()) == 1
-    assert table.view.snapshot.metadata.configuration[SKIPPING_COLUMNS] == "`id`,`v`,`new`"
+    assert table.opened.view.snapshot.metadata.configuration[SKIPPING_COLUMNS] == "`id`,`v`,`new`"
     table.restore(version=before)
-    assert table.view.snapshot.metadata.configuration[SKIPPING_COLUMNS] == "`id`,`v`"
+    assert table.opened.view.snapshot.metadata.configuration[SKIPPING_COLUMNS] == "`id`,`v`"
 
 
 def test_what_has_no_bounds_leaves_a_file_without_statistics(spark: SparkSession, tmp_path: Path) -> None:
@@ -116,13 +116,13 @@ def test_what_has_no_bounds_leaves_a_file_without_statistics(spark: SparkSession
     table = LakeTable.create(tmp_path, "id BIGINT, at TIMESTAMP, v INT", key=["id"], buckets=1, spark=spark)
     table.upsert(spark.sql("SELECT id, timestamp_micros(id * 253402300800000000) AS at, 1 AS v FROM range(3)"))
     table.compact()
-    assert [add.stats for add in table.view.snapshot.files.values()] == [None]
+    assert [add.stats for add in table.opened.view.snapshot.files.values()] == [None]
     assert found(tmp_path, pc.field("v") == 1) == table.to_arrow(filter="v = 1").num_rows == 3
 
 
 def test_the_property_names_columns_that_always_have_bounds(tmp_path: Path) -> None:
     table = loaded(tmp_path, None)
-    (add,) = table.view.snapshot.files.values()
+    (add,) = table.opened.view.snapshot.files.values()
     body = json.loads(add.stats or "")
     names = bounded_columns(table.schema, ())
     assert {"f", "g", "b", "w", "e", "bin", "st"}.isdisjoint(names)

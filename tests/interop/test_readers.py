@@ -165,7 +165,7 @@ def test_every_reader_sees_it_through_a_checkpoint(spark: SparkSession, tmp_path
     written.change(2)
     written.compact()
     written.change(3)
-    written.table.handle.log.checkpoint(written.table.view.snapshot)
+    written.table.opened.handle.log.checkpoint(written.table.opened.view.snapshot)
     for version in range(written.table.version):
         (tmp_path / f"_delta_log/{version:020d}.json").unlink()
     check(spark, written, written.compacted)
@@ -214,7 +214,7 @@ def test_every_reader_sees_a_replaced_table(by_checkpoint: bool, spark: SparkSes
     path, last = str(tmp_path), written.table.version
     table = LakeTable.create(path, "id STRING, d DATE, x DOUBLE", key=["id", "d"], partition_by=["d"], replace=True)
     if by_checkpoint:
-        table.handle.log.checkpoint(table.view.snapshot)
+        table.opened.handle.log.checkpoint(table.opened.view.snapshot)
         for version in range(table.version):
             (tmp_path / f"_delta_log/{version:020d}.json").unlink()
     for read in READERS:

@@ -83,9 +83,9 @@ def tables_of(source: MergeSource) -> dict[str, LakeTable]:
 
 def faulty(table: LakeTable, *faults: Fault) -> FaultStore:
     """The table goes through a store with faults from now on."""
-    store = FaultStore(LocalStore(table.handle.store.url.removeprefix("file://")), *faults)
-    object.__setattr__(table.handle, "store", store)
-    table.handle.log.store = store
+    store = FaultStore(LocalStore(table.opened.handle.store.url.removeprefix("file://")), *faults)
+    object.__setattr__(table.opened.handle, "store", store)
+    table.opened.handle.log.store = store
     return store
 
 

@@ -46,7 +46,7 @@ def test_the_output_is_a_typed_table(world: World) -> None:
     source = source_of(world)
     source.run()
     table = LakeTable.open(world.folder / "out")
-    assert (table.key, table.view.config.merger_name) == (("_id",), "commit-time")
+    assert (table.key, table.opened.view.config.merger_name) == (("_id",), "commit-time")
     assert table.schema.names == [*FIXED.names, "x", "y"]
     assert table.schema.field("x").type == pa.list_(pa.field("element", pa.int64()))
     assert table.get({"_id": "0|a1|1|b1"}) == {

@@ -163,7 +163,7 @@ def check_many_processes(path: str, *, writers: int) -> None:
         rows = [tuple(row.values()) for row in LakeTable.open(path).to_arrow().to_pylist()]
         assert sorted(rows) == expected
         LakeTable.open(path).compact()
-    assert not LakeTable.open(path).view.log_commits
+    assert not LakeTable.open(path).opened.view.log_commits
     check_files(path)
 
 
@@ -181,7 +181,7 @@ def collect(reports: Queue[Report], *, writers: int, others: int, done: Event) -
 
 def check_files(path: str) -> None:
     """Base files are those of some version: whoever lost a race took its files away."""
-    log = LakeTable.open(path).handle.log
+    log = LakeTable.open(path).opened.handle.log
     actions = [action for _, commit in log.commits(since=-1) for action in commit]
     named = {action.path for action in actions if isinstance(action, AddFile)}
     assert {stat.path for stat in log.store.list("base")} == named

@@ -42,7 +42,7 @@ class Story:
         buckets = self.rng.choice([1, 2])
         self.table = LakeTable.create(path, schema, key=["k"], ordering=["o"], merger=merger, buckets=buckets)
         self.model = ModelTable(schema, key=["k"], ordering=["o"], merger=merger, options={}, mergers=ALL_MERGERS)
-        self.stale = [self.table.view]
+        self.stale = [self.table.opened.view]
         self.seen: dict[int, dict[int, dict[str, Any]]] = {}
         self.landed_late = 0
 
@@ -91,7 +91,7 @@ class Story:
         columns = [name for name in begin.config.schema.names if name not in ("k", "o", "s", "l")]
         frame, rows = self.frame(*self.known(fields, columns))
         # A load that finds the table changed becomes an append, so this lands from any version.
-        upsert_arrow(self.table.handle, begin, frame, WriteRequest())
+        upsert_arrow(self.table.opened.handle, begin, frame, WriteRequest())
         self.landed_late += begin.config.schema != self.table.schema
         self.told(frame, rows)
 
@@ -144,7 +144,7 @@ class Story:
         self.rng.choice([*actions, self.write, self.compact, self.compact_logs])()
         self.check()
         if self.rng.random() < 0.3:
-            self.stale.append(self.table.view)
+            self.stale.append(self.table.opened.view)
 
     def check(self) -> None:
         schema = self.table.schema

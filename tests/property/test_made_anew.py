@@ -48,7 +48,7 @@ def _checkpointed(table: LakeTable) -> None:
 
 DEEDS = [
     Deed("append", _checkpointed),
-    Deed("checkpoint", lambda table: table.handle.log.checkpoint(table.view.snapshot)),
+    Deed("checkpoint", lambda table: table.opened.handle.log.checkpoint(table.opened.view.snapshot)),
     Deed("compaction", lambda table: table.compact()),
     Deed("log compaction", lambda table: table.compact_logs()),
     Deed("vacuum", lambda table: table.vacuum(dry_run=False)),

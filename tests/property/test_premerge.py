@@ -44,8 +44,8 @@ class _Handle(ArrowHandle):
         form: Literal["sql", "expression"] = "sql",
     ) -> pa.Table:
         table = self.table if version is None else self._at(version)
-        view, condition = table.view, None if filter is None else filter.sql()
-        spec = MergeSpec(table.handle.store, view.config, table.handle.merger(view), self.settings)
+        view, condition = table.opened.view, None if filter is None else filter.sql()
+        spec = MergeSpec(table.opened.handle.store, view.config, table.opened.handle.merger(view), self.settings)
         parsed = parse_filter(condition, table.schema)
         wanted = set(table.schema.names if columns is None else columns) | (parsed.columns if parsed else set())
         names = [name for name in table.schema.names if name in wanted]

@@ -42,7 +42,7 @@ OPERATIONS: dict[str, Callable[[LakeTable], object]] = {
     "savepoint": lambda table: table.savepoint("late"),
     "vacuum": lambda table: table.vacuum(dry_run=False, retention=NOW, enforce_retention=False),
     "maintain": lambda table: table.maintain(),
-    "replace": lambda table: replaced(table.handle.store, "theirs"),
+    "replace": lambda table: replaced(table.opened.handle.store, "theirs"),
 }
 WRITES = {"append", "append with a number", "grow"}
 
@@ -68,7 +68,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def replaced(store: Any, name: str) -> int:
     """Replace the table by one of the same columns, so that records of the old one would fit. Returns the version."""
-    handle = replace(LakeTable.open(store.url).handle, store=store, log=DeltaLog(store))
+    handle = replace(LakeTable.open(store.url).opened.handle, store=store, log=DeltaLog(store))
     options: dict[str, Any] = dict.fromkeys(("merger", "options", "description", "properties"))
     made = create_table(
         handle, DDL, key=["k"], ordering=["o"], partition_by=(), buckets=2, name=name, replace=True, **options
@@ -77,14 +77,14 @@ def replaced(store: Any, name: str) -> int:
 
 
 def over(path: Path, store: FaultStore) -> LakeTable:
-    handle = replace(LakeTable.open(path).handle, store=store, log=DeltaLog(store))
+    handle = replace(LakeTable.open(path).opened.handle, store=store, log=DeltaLog(store))
     return LakeTable(handle, DeltaLog(LocalStore(path)).snapshot(), pinned=False, spark=None)
 
 
 def check(path: Path, at: int, rows: list[Row]) -> None:
     """The table is the one of version ``at``, with these rows; the version before it reads as it did."""
     table = LakeTable.open(path)
-    assert table.view.snapshot.metadata.name == "mine"
+    assert table.opened.view.snapshot.metadata.name == "mine"
     assert rows_of(table.to_arrow(columns=["k", "o", "v"])) == rows
     assert LakeTable.check(path).ok
     table.upsert(frame([(100, 1, "new")]), txn=("app", 9 if rows else 0))
@@ -120,7 +120,9 @@ def test_a_replacement_at_every_call(operation: str, source: Path, tmp_path: Pat
         (version,) = versions
         if operation == "replace":
             # It is valid at any tip, so the later one stands.
-            assert LakeTable.open(path).view.snapshot.metadata.name == ("theirs" if outcome > version else "mine")
+            assert LakeTable.open(path).opened.view.snapshot.metadata.name == (
+                "theirs" if outcome > version else "mine"
+            )
             assert rows_of(LakeTable.open(path).to_arrow()) == []
             continue
         if operation in WRITES and outcome is not None:
@@ -142,7 +144,7 @@ def test_an_operation_at_every_call_of_a_replacement(after: bool, operation: str
 
         def hook(call: Call, path: Path = path, outcomes: list[Any] = outcomes) -> None:
             table = LakeTable.open(path)
-            if table.view.snapshot.metadata.name == "mine" and operation in ("restore", "replace"):
+            if table.opened.view.snapshot.metadata.name == "mine" and operation in ("restore", "replace"):
                 return
             with contextlib.suppress(CommitConflictError):
                 outcomes.append(OPERATIONS[operation](table))

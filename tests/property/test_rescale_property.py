@@ -49,7 +49,7 @@ class Story:
             partition_by=["p"] if partitioned else [],
             settings=self.rng.choice([TINY, Settings(target_task_bytes=1, threads=1)]),
         )
-        self.settings = self.table.handle.settings
+        self.settings = self.table.opened.handle.settings
         self.model = ModelTable(SCHEMA, key=key, ordering=ordering, merger=merger, options={}, mergers=ALL_MERGERS)
         self.seen: dict[int, list[tuple[Any, ...]]] = {}
         self.done: list[str] = []
@@ -66,7 +66,7 @@ class Story:
         self._record([{"k": k, "p": p, "o": self.rng.randrange(6), "n": 0} for k, p in KEYS], "+U", self.table)
         self.check()
         self._rescale(16, at=self.rng.choice([3, 4]))
-        assert LakeTable.open(self.path).view.layout.counts, "buckets of a smaller bucket count are left"
+        assert LakeTable.open(self.path).opened.view.layout.counts, "buckets of a smaller bucket count are left"
 
     def rescale(self) -> None:
         """To any count; many die at one of their commits."""
@@ -109,7 +109,7 @@ class Story:
 
     def _check_delta_reader(self, version: int) -> None:
         """It shows each key once at every version; where there are no logs to merge, the very rows."""
-        view = LakeTable.open(self.path, version=version).view
+        view = LakeTable.open(self.path, version=version).opened.view
         rows = rows_of(DeltaTable(self.path, version=version).to_pyarrow_table().select(SCHEMA.names))
         assert len({row[:2] for row in rows}) == len(rows)
         if all(file_slice.is_clean for file_slice in view.file_slices):
@@ -182,5 +182,5 @@ def test_no_rescale_changes_an_answer(merger: str, partitioned: bool, seed: int,
     story.table.rescale(buckets=4)
     story.table.compact()
     story.check()
-    assert {base.buckets for base in story.table.view.base_files} == {4}
+    assert {base.buckets for base in story.table.opened.view.base_files} == {4}
     story.check_versions()

@@ -203,7 +203,11 @@ def check(setting: Setting, seed: int) -> None:
 
 def check_feed(table: LakeTable, model: ModelTable, numbers: Mapping[int, int]) -> None:
     """The changes of each commit lead from rows to rows, and name none that stays as it is."""
-    key, names, shape = table.view.config.key, table.view.config.schema.names, table.view.config.schema
+    key, names, shape = (
+        table.opened.view.config.key,
+        table.opened.view.config.schema.names,
+        table.opened.view.config.schema,
+    )
 
     def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
         """Whatever the order in which a map's entries are stored."""

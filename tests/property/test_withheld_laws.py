@@ -108,7 +108,7 @@ def agree(model: ModelTable, tables: Sequence[LakeTable], about: str) -> None:
 
 
 def logged(table: LakeTable) -> int:
-    return sum(block.rows for commit in table.view.log_commits for block in commit.blocks)
+    return sum(block.rows for commit in table.opened.view.log_commits for block in commit.blocks)
 
 
 def batch(rng: random.Random, configuration: Configuration) -> tuple[list[str], list[dict[str, Any]], list[str]]:

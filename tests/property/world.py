@@ -225,8 +225,8 @@ class World:
         return versions[work.choice % len(versions)]
 
     def is_promised(self, version: int, tip: LakeTable) -> bool:
-        saved = {savepoint.version for savepoint in savepoints_of(tip.view.snapshot).values()}
-        return version >= tip.view.state.oldest_version or version in saved
+        saved = {savepoint.version for savepoint in savepoints_of(tip.opened.view.snapshot).values()}
+        return version >= tip.opened.view.state.oldest_version or version in saved
 
     def act(self, table: LakeTable, work: Work, name: str) -> None:
         version = self.version_of(work)
@@ -242,7 +242,7 @@ class World:
             "restore": lambda: table.restore(version=version),
             "rescale": lambda: table.rescale(buckets=2 ** (work.choice % 3)),
             "expire": lambda: table.expire_tombstones(retention=dt.timedelta(0)),
-            "read": lambda: self.read(table.handle, version),
+            "read": lambda: self.read(table.opened.handle, version),
         }
         does[work.kind]()
 
@@ -309,7 +309,7 @@ class World:
         tip = LakeTable.open(self.path)
         for version in self.numbers:
             if self.is_promised(version, tip):
-                self.read(tip.handle, version)
+                self.read(tip.opened.handle, version)
             else:
                 with pytest.raises(VersionNotFoundError):
                     LakeTable.open(self.path, version=version)

@@ -72,7 +72,7 @@ def test_a_life_on_s3(endpoint: Endpoint, place: str, spark: SparkSession, monke
             assert table.compact(minor=True).file_slices == 2
         check()
     assert table.compact().file_slices == 2
-    assert not table.view.log_commits
+    assert not table.opened.view.log_commits
     check()
     for version, rows in states.items():
         assert rows_of(LakeTable.open(url, version=version, spark=spark).to_df().toArrow()) == rows

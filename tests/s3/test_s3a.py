@@ -235,7 +235,7 @@ def _as_several(spark: SparkSession, url: str, options: dict[str, object]) -> di
             spark.read.parquet(path)
         return True
 
-    file_slices = LakeTable.open(url, storage_options=options).view.file_slices
+    file_slices = LakeTable.open(url, storage_options=options).opened.view.file_slices
     stranger = {**options, "AWS_ACCESS_KEY_ID": INTRUDER}
     before = dict(spark.conf.getAll)
     return {
@@ -283,7 +283,7 @@ def _tell_all(spark: SparkSession, url: str, options: dict[str, object]) -> str:
         assert len(frame.collect()) == 9
         table.create_temp_view("told")
         spark.sql("SELECT count(*) FROM told").collect()
-        said = [table, table.explain_read(), table.handle, frame._jdf.queryExecution().toString()]
+        said = [table, table.explain_read(), table.opened.handle, frame._jdf.queryExecution().toString()]
         return "\n".join(map(str, said))
     finally:
         logging.getLogger().setLevel(logging.WARNING)

@@ -79,11 +79,19 @@ def test_not_in_the_table_nor_in_what_is_said_of_it(endpoint: Endpoint, place: s
     table.upsert(rows(1, 3))
     table.upsert(rows(2, 4), info={"why": "because"})
     table.compact(minor=True)
-    store = table.handle.store
+    store = table.opened.handle.store
     files = [stat.path for stat in store.list("")]
     assert any("checkpoint" in path for path in files)
     assert not [path for path in files if SECRET.encode() in store.get(path)]
-    said = [table, table.handle, table.history(), table.detail(), table.buckets(), table.vacuum(), table.view.config]
+    said = [
+        table,
+        table.opened.handle,
+        table.history(),
+        table.detail(),
+        table.buckets(),
+        table.vacuum(),
+        table.opened.view.config,
+    ]
     assert SECRET not in "".join(map(repr, said))
     assert SECRET not in repr(LakeTable.check(table.url, storage_options=endpoint.options))
     assert pickle.loads(pickle.dumps(store)).url == table.url

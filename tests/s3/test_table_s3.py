@@ -55,7 +55,9 @@ def test_an_upsert_asks_four_times(endpoint: Endpoint, place: str) -> None:
     url = f"{place}/requests"
     create(url, endpoint.options).upsert(pa.table({"id": [1], "name": ["a"], "ts": [1]}))
     store = CountingStore(open_store(url, endpoint.options))
-    handle = replace(LakeTable.open(url, storage_options=endpoint.options).handle, store=store, log=DeltaLog(store))
+    handle = replace(
+        LakeTable.open(url, storage_options=endpoint.options).opened.handle, store=store, log=DeltaLog(store)
+    )
     table = LakeTable(handle, handle.log.snapshot(), pinned=False, spark=None)
     for number in (2, 3):
         store.reset()

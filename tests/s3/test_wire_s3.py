@@ -105,7 +105,7 @@ class Stage:
         )
         table.upsert(row(1))
         store = S3Store(URL, options(wire, **more))
-        handle = Handle(store, DeltaLog(store, sleep=lambda _: None), default_registry(), table.handle.settings)
+        handle = Handle(store, DeltaLog(store, sleep=lambda _: None), default_registry(), table.opened.handle.settings)
         store.put_if_absent("warm", b"")  # the endpoint is tried out once
         tries: list[str] = []
         really = S3Client.put_if_absent
@@ -115,7 +115,7 @@ class Stage:
             return really(client, key, *given, **named)
 
         monkeypatch.setattr(S3Client, "put_if_absent", counted)
-        return Stage(wire, handle, table.view.snapshot, folder, dict(wire.objects), tries)
+        return Stage(wire, handle, table.opened.view.snapshot, folder, dict(wire.objects), tries)
 
     def play(self, first: Answer, looks: Answer, second: Answer) -> tuple[list[str], bool]:
         """Play a combination. Returns what is wrong, and whether the second put was reached."""

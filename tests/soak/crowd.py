@@ -165,8 +165,8 @@ def read(table: LakeTable, task: Task) -> Iterator[object]:
     for place in itertools.count():
         yield None
         acknowledged = task.desk.acknowledged()
-        tip = table.view
-        for version, actions in table.handle.log.commits(since=last, until=tip.version):
+        tip = table.opened.view
+        for version, actions in table.opened.handle.log.commits(since=last, until=tip.version):
             infos = [action.fields for action in actions if isinstance(action, CommitInfo)]
             batches.update({str(info["batch"]): version for info in infos if "batch" in info})
             last = version
@@ -189,7 +189,7 @@ def unless_vacuumed(path: str, version: int) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, TableDamagedError, VersionNotFoundError):
-        if LakeTable.open(path).view.state.oldest_version <= version:
+        if LakeTable.open(path).opened.view.state.oldest_version <= version:
             raise
 
 
@@ -339,8 +339,8 @@ class Crowd:
         """Without any retention, one version after the last write, nothing stays but what the table needs."""
         table.upsert(table.to_arrow().slice(0, 0))
         table.vacuum(dry_run=False, retention=NOW, enforce_retention=False)
-        view = LakeTable.open(self._path).view
-        store = table.handle.store
+        view = LakeTable.open(self._path).opened.view
+        store = table.opened.handle.store
         files = {file.path for folder in ("base", "_lakemerge") for file in store.list(folder)}
         spare = sorted(path for path in files - snapshot_references(view.snapshot, store) if "/." not in path)
         assert not spare, f"vacuum left: {spare}"

@@ -114,7 +114,7 @@ def read(table: LakeTable, task: Task) -> Iterator[object]:
     """At every version each record of a file's own is there once or not yet."""
     for place in itertools.count():
         yield None
-        tip = table.view
+        tip = table.opened.view
         version = random.randint(tip.state.oldest_version, tip.version) if place % 2 else tip.version
         with unless_vacuumed(task.path, version):
             rows = LakeTable.open(task.path, version=version, settings=SETTINGS).to_arrow()

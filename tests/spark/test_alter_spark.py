@@ -69,7 +69,7 @@ def test_a_write_planned_before_the_change_is_refused(spark: SparkSession, tmp_p
     with pytest.raises(CommitConflictError, match="merger or its options changed meanwhile"):
         table.upsert(slow)
     assert rows(table.to_df()) == [(1, 5, 1), (2, 5, 2)]
-    assert table.view.log_commits == ()
+    assert table.opened.view.log_commits == ()
     assert {file for file in tmp_path.rglob("*.parquet") if "_delta_log" not in file.parts} == files
     table.upsert(frame(spark, (1, 6, 1)))
     assert rows(table.to_df()) == [(1, 6, 2), (2, 5, 2)]
@@ -94,4 +94,4 @@ def test_overflow_is_skipped_and_reported_by_tasks(spark: SparkSession, tmp_path
     result = table.compact()
     assert (result.file_slices, result.skipped) == (1, ())
     assert rows(table.to_df(columns=["id", "n"])) == sorted([(wide, 100), (other, 1)])
-    assert all(file_slice.is_clean for file_slice in table.view.file_slices)
+    assert all(file_slice.is_clean for file_slice in table.opened.view.file_slices)

@@ -62,7 +62,7 @@ def test_engines_do_what_is_asked(engine: Engine, workload: Workload, tmp_path: 
     state = workload.state(workload.initial, [*before, workload.small(2), *after])
     assert problems(engine, place, workload, state, tmp_path / "dirty") == ()
     if isinstance(engine, LakeMergeOnSpark):
-        merged = {file_slice.minor is not None for file_slice in LakeTable.open(place.path).view.file_slices}
+        merged = {file_slice.minor is not None for file_slice in LakeTable.open(place.path).opened.view.file_slices}
         assert merged == {"lakemerge.maintenance.inline" in engine.configuration}
     asked = queries(*workload.updated_key())
     assert {query.name: engine.answer(place, query) for query in asked} == {

@@ -77,9 +77,9 @@ class SparkHandle:
         return self.table.delete_where("true" if where is None else where.sql()).version
 
     def merge(self, source: pa.Table, matched: str | None, *, insert: bool) -> int:
-        on = " AND ".join(f"target.{name} = source.{name}" for name in self.table.view.config.key)
+        on = " AND ".join(f"target.{name} = source.{name}" for name in self.table.opened.view.config.key)
         merge = self.table.merge(self.frame(source, spread=False), on)
-        names = [name for name in source.column_names if name not in self.table.view.config.key]
+        names = [name for name in source.column_names if name not in self.table.opened.view.config.key]
         values = {name: f"source.{name}" for name in names}
         if matched == "delete":
             merge = merge.whenMatchedDelete()

@@ -20,7 +20,7 @@ def test_a_first_load_by_sparks_own_writer_is_durable(
     table = LakeTable.create(path, "id BIGINT, v STRING", key=["id"], buckets=4, spark=spark)
     result = table.upsert(spark.sql("SELECT id, CAST(id AS STRING) AS v FROM range(1000)"))
     assert result.mode == "load"
-    written = [name for name in table.view.snapshot.files if name.rpartition("/")[2].startswith("part-")]
+    written = [name for name in table.opened.view.snapshot.files if name.rpartition("/")[2].startswith("part-")]
     assert len(written) == 4, "Spark's own writer wrote the files"
     assert {name: lost for name, lost in disk.commits.items() if lost} == {}
     assert disk.lost() == []

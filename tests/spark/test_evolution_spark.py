@@ -72,7 +72,7 @@ def test_frames_add_columns(spark: SparkSession, tmp_path: Path) -> None:
         table.upsert(first)
     loaded = table.upsert(first, merge_schema=True)
     assert (loaded.version, loaded.mode, table.schema.names) == (1, "load", ["id", "at", "s"])
-    assert all(file_slice.is_clean for file_slice in table.view.file_slices)
+    assert all(file_slice.is_clean for file_slice in table.opened.view.file_slices)
     second = spark.createDataFrame(
         [(1, 2, {"y": "b", "x": 2}, "n")], "id LONG, at INT, s STRUCT<y: STRING, x: INT>, note STRING"
     )
@@ -102,7 +102,7 @@ def test_the_source_loads_a_frame_with_new_columns(spark: SparkSession, tmp_path
     table = LakeTable.create(tmp_path, "id BIGINT", key=["id"], spark=spark)
     frame = spark.createDataFrame([(1, "a")], "id BIGINT, v STRING")
     frame.write.format("lakemerge").mode("append").option("mergeSchema", "TRUE").save(str(tmp_path))
-    assert table.view.base_files
+    assert table.opened.view.base_files
     assert rows(table.to_df()) == [(1, "a")]
 
 

@@ -158,7 +158,7 @@ def changes(spark: SparkSession) -> DataFrame:
 
 def opened(spark: SparkSession, path: Path, fault: Fault | None) -> LakeTable:
     table = LakeTable.open(path, settings=IN_TASKS) if fault is None else open_over(path, fault, settings=IN_TASKS)[0]
-    return LakeTable(table.handle, table.view.snapshot, pinned=False, spark=spark)
+    return LakeTable(table.opened.handle, table.opened.view.snapshot, pinned=False, spark=spark)
 
 
 def upsert(spark: SparkSession, path: Path, fault: Fault | None = None) -> UpsertResult:
@@ -226,12 +226,12 @@ def table_at(path: Path) -> Path:
 
 def files_of(path: Path) -> set[str]:
     """Every data file below the table's folder."""
-    return {stat.path for stat in LakeTable.open(path).handle.store.list("") if stat.path.endswith(".parquet")}
+    return {stat.path for stat in LakeTable.open(path).opened.handle.store.list("") if stat.path.endswith(".parquet")}
 
 
 def files_named(path: Path) -> set[str]:
     """Data files that the latest version names."""
-    view = LakeTable.open(path).view
+    view = LakeTable.open(path).opened.view
     logs = {block.file.path for commit in view.log_commits for block in commit.blocks}
     return logs | set(view.snapshot.files)
 
@@ -283,7 +283,7 @@ def test_an_executor_of_a_compaction_is_lost(application: Application, signals: 
     LakeTable.open(path).upsert(frame(CHANGES))
     assert application.run(compact, path, publishing(LoseExecutor(signals), "base/")) == 2
     assert not signals.set("killed")
-    assert not LakeTable.open(path).view.log_commits
+    assert not LakeTable.open(path).opened.view.log_commits
     # Two base files and a log that are replaced. The file of the lost attempt has the name of the other's.
     check_and_clean(path, UPSERTED, orphans=3)
 

@@ -98,7 +98,7 @@ def test_a_replaced_table_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     made(path, 2, "old")
     register(spark)
     before = LakeTable.open(path, spark=spark)
-    used, old = {base.ordinal for base in before.view.base_files}, before.to_df()
+    used, old = {base.ordinal for base in before.opened.view.base_files}, before.to_df()
     source = spark.read.format("lakemerge").load(str(path))
     table = LakeTable.create(path, "id STRING, n INT", key=["id"], ordering=["n"], replace=True, spark=spark)
     assert {row.v for row in source.collect()} == {row.v for row in old.collect()} == {"old"}
@@ -107,7 +107,7 @@ def test_a_replaced_table_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     assert (table.to_df().columns, table.to_df().count()) == (["id", "n"], 0)
     loaded = table.upsert(spark.createDataFrame([("a", 1), ("b", 1), ("c", 1)], "id STRING, n INT"))
     assert loaded.mode == "load"
-    assert used.isdisjoint(base.ordinal for base in table.view.base_files)
+    assert used.isdisjoint(base.ordinal for base in table.opened.view.base_files)
     table.upsert(spark.createDataFrame([("b", 2)], "id STRING, n INT"))
     table.compact(minor=True)
     assert sorted(map(tuple, table.to_df().collect())) == [("a", 1), ("b", 2), ("c", 1)]

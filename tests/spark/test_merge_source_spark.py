@@ -154,7 +154,7 @@ def test_only_full_runs_over_large_datasets_use_spark(
         tables[name] = LakeTable.create(tmp_path / name, "id BIGINT, x BIGINT", key=["id"])
         tables[name].upsert(pa.table({"id": [1, 2], "x": [1, 2]}))
         tables[name].upsert(pa.table({"id": [3], "x": [3]}))
-    size = sum(part.stored_bytes for table in tables.values() for part in table.view.file_slices)
+    size = sum(part.stored_bytes for table in tables.values() for part in table.opened.view.file_slices)
     for number, least in enumerate((size, size + 1)):
         monkeypatch.setattr(run_plans, "SPARK_FROM_BYTES", least)
         source = MergeSource.create(

@@ -148,7 +148,7 @@ def test_small_base_files_are_spread_over_all_cores(spark: SparkSession, tmp_pat
         table.upsert(late.append_column("v", pa.array([f"late {number}"] * 100)))
         table.compact(minor=True)
     scanned, narrow = table.to_df(), table.to_df(columns=["at"])
-    assert all(len(file_slice.row_files) > 1 for file_slice in table.view.file_slices)
+    assert all(len(file_slice.row_files) > 1 for file_slice in table.opened.view.file_slices)
     assert plan_of(scanned).count("FileScan") == 2
     assert plan_of(narrow).count("FileScan") == 1, "a second scan would take longer than it saves"
     tasks = scanned.where("v NOT LIKE 'late%'").groupBy(F.spark_partition_id()).count().collect()
@@ -163,7 +163,9 @@ def test_a_key_touches_the_files_of_its_bucket(spark: SparkSession, tmp_path: Pa
     found = table.to_df(filter="id = 21")
     assert collected(found) == [rows[21]]
     (file_slice,) = [
-        file_slice for file_slice in table.view.file_slices if file_slice.bucket_id.bucket == bucket_of(spark, 21)
+        file_slice
+        for file_slice in table.opened.view.file_slices
+        if file_slice.bucket_id.bucket == bucket_of(spark, 21)
     ]
     assert file_slice.base is not None
     assert file_slice.minor is not None

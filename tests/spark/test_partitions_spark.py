@@ -44,9 +44,9 @@ def dirty(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tupl
     first, second = rows_of(COUNTRIES, range(40), 1), rows_of(COUNTRIES, range(30, 50), 2)
     table.upsert(frame(first))
     table.upsert(frame(second))
-    assert {file_slice.bucket_id.partition for file_slice in table.view.file_slices if not file_slice.is_merged} == {
-        (c,) for c in COUNTRIES
-    }
+    assert {
+        file_slice.bucket_id.partition for file_slice in table.opened.view.file_slices if not file_slice.is_merged
+    } == {(c,) for c in COUNTRIES}
     return table, first | second
 
 
@@ -55,7 +55,7 @@ def without_others(table: LakeTable, *partitions: str) -> Iterator[None]:
     """Base files of other partitions are elsewhere meanwhile."""
     files = [
         Path(table.url) / file_slice.base.add.path
-        for file_slice in table.view.file_slices
+        for file_slice in table.opened.view.file_slices
         if file_slice.base is not None and file_slice.bucket_id.partition[0] not in partitions
     ]
     assert files

@@ -71,6 +71,6 @@ def test_a_pipeline_fills_a_table(tmp_path: Path) -> None:
     run_pipeline(tmp_path)
     table = LakeTable.open(tmp_path / "orders")
     assert sorted(row["v"] for row in table.to_arrow().to_pylist()) == ["a", "b"]
-    apps = sorted(table.view.snapshot.txns)
+    apps = sorted(table.opened.view.snapshot.txns)
     assert apps[0].startswith("lakemerge.stream.")
     assert all(mark.startswith(f"{apps[0]}.") for mark in apps[1:]), "all other transactions are marks of this one"

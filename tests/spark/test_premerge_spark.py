@@ -197,7 +197,7 @@ def test_random_tables(spark: SparkSession, tmp_path: Path, settings: Settings) 
 
 def test_a_damaged_log_is_named(spark: SparkSession, tmp_path: Path) -> None:
     table, _ = played(spark, tmp_path / "t")
-    block = table.view.file_slices[0].blocks[0]
+    block = table.opened.view.file_slices[0].blocks[0]
     Path(table.url, block.file.path).unlink()
     with pytest.raises(TableDamagedError, match=block.file.path.rsplit("/", maxsplit=1)[-1]):
         table.to_df()

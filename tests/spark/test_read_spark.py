@@ -116,7 +116,7 @@ def played(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Cal
 def test_the_tables_are_what_they_are_called(played: Callable[[str], Played]) -> None:
     states = {}
     for kind in KINDS:
-        file_slices = played(kind).table.view.file_slices
+        file_slices = played(kind).table.opened.view.file_slices
         states[kind] = {
             (file_slice.base is not None, file_slice.is_clean, file_slice.is_merged) for file_slice in file_slices
         }
@@ -198,7 +198,7 @@ def test_no_hidden_columns_and_the_tables_types(spark: SparkSession, played: Cal
 
 def test_a_filter_opens_only_files_that_may_match(played: Callable[[str], Played]) -> None:
     table = played("clean").table
-    files = {path: pq.read_table(Path(table.url) / path)["id"].to_pylist() for path in table.view.snapshot.files}
+    files = {path: pq.read_table(Path(table.url) / path)["id"].to_pylist() for path in table.opened.view.snapshot.files}
     assert len(files) == 4
     limit = sorted(min(ids) for ids in files.values())[1]
     for sql, wanted in ((f"id <= {limit}", 2), (f"id < {limit}", 1), ("id < 0", 0), ("at > 10", 0), ("id >= 0", 4)):
@@ -336,7 +336,7 @@ def test_spark_asks_for_none_of_many_files(spark: SparkSession, tmp_path: Path) 
     root = tmp_path / "a=1 %41{b}"
     table = LakeTable.create(root, "id BIGINT", key=["id"], buckets=64, spark=spark)
     table.upsert(pa.table({"id": range(1000)}))
-    assert len(table.view.base_files) == 64
+    assert len(table.opened.view.base_files) == 64
     before = jobs_of(spark)
     found = table.to_df()
     assert (jobs_of(spark) - before, found.columns) == (set(), ["id"])
@@ -344,7 +344,7 @@ def test_spark_asks_for_none_of_many_files(spark: SparkSession, tmp_path: Path) 
     table.upsert(pa.table({"id": range(990, 1010)}))
     table.compact(minor=True)
     assert sorted(row.id for row in table.to_df().collect()) == list(range(1010))
-    missing = root / table.view.base_files[0].add.path
+    missing = root / table.opened.view.base_files[0].add.path
     missing.rename(tmp_path / "elsewhere")
     unread = LakeTable.open(root, spark=spark).to_df()
     with pytest.raises(Exception, match=missing.name):

@@ -42,8 +42,8 @@ def test_logs_packed_by_tasks_and_read_by_spark(spark: SparkSession, tmp_path: P
     result = table.compact_logs(size_ratio=math.inf)
     # The upserts of each bucket and the deletes, which have other columns.
     assert (result.commits, result.files) == (6, 5)
-    assert len({block.file for log in table.view.log_commits for block in log.blocks}) == 5
-    assert {file.packed_from is not None for file in table.view.log_commits} == {True}
+    assert len({block.file for log in table.opened.view.log_commits for block in log.blocks}) == 5
+    assert {file.packed_from is not None for file in table.opened.view.log_commits} == {True}
     assert both_doors(spark, table) == expected == state_of(path)
     counted = table.to_df(columns=["o"], filter="v = 'log 4'").count()
     assert counted == sum(row[2] == "log 4" for row in expected)
@@ -60,19 +60,19 @@ def test_spark_reads_slices_of_two_bucket_counts(spark: SparkSession, tmp_path: 
     expected = sorted([(6, 3, "new"), *(row for row in ROWS if row[0] not in (5, 6))], key=repr)
     faulty, _ = open_over(path, Fault(action=Fail(ConnectionError("gone")), method="put_if_absent", at=4, lasting=True),
                           settings=TASKWISE)  # fmt: skip
-    dying = LakeTable(faulty.handle, faulty.view.snapshot, pinned=False, spark=spark)
+    dying = LakeTable(faulty.opened.handle, faulty.opened.view.snapshot, pinned=False, spark=spark)
     try:
         dying.rescale(buckets=8)
     except OutcomeUnknownError:
         table = LakeTable.open(path, spark=spark, settings=TASKWISE)
-    assert {base.buckets for base in table.view.base_files} == {2, 8}
+    assert {base.buckets for base in table.opened.view.base_files} == {2, 8}
     assert both_doors(spark, table) == expected == state_of(path)
     assert table.to_df(filter="k = 7").collect()[0]["v"] == "base7"
     table.upsert(spark.createDataFrame([(5, 2, "too late"), (7, 9, "newer")], "k BIGINT, o BIGINT, v STRING"))
     expected = sorted([(7, 9, "newer"), *(row for row in expected if row[0] != 7)], key=repr)
     assert both_doors(spark, table) == expected
     assert table.rescale(buckets=8).written_buckets == 4
-    assert {base.buckets for base in table.view.base_files} == {8}
+    assert {base.buckets for base in table.opened.view.base_files} == {8}
     assert both_doors(spark, table) == expected
     table.rescale(buckets=1)
     table.compact()

@@ -41,12 +41,12 @@ def test_groups_are_committed_one_by_one_and_a_lost_one_is_reported(spark: Spark
 
     # The tasks' stores count for themselves; the second commit of the driver is that of the first group.
     store_over, _ = open_over(path, Fault(action=overtake, method="put_if_absent", at=2), settings=ONE_BY_ONE)
-    table = LakeTable(store_over.handle, store_over.view.snapshot, pinned=False, spark=spark)
+    table = LakeTable(store_over.opened.handle, store_over.opened.view.snapshot, pinned=False, spark=spark)
     assert [len(group.buckets) for group in table.compact(dry_run=True).groups] == [1, 1, 1]
     result = table.compact()
     assert (result.commits, result.file_slices, len(result.lost)) == (2, 2, 1)
     assert state_of(path) == expected
-    assert not LakeTable.open(path).view.log_commits
+    assert not LakeTable.open(path).opened.view.log_commits
 
 
 def test_maintenance_runs_on_spark(spark: SparkSession, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_append_is_upsert(spark: SparkSession, tmp_path: Path) -> None:
     for _ in range(2):
         save(narrow, tmp_path, txnAppId="stream", txnVersion=7)
     assert (table.version, rows(table.to_df())) == (3, [(2, 1, "c"), (3, 2, "d")])
-    assert table.view.snapshot.txns["stream"].version == 7
+    assert table.opened.view.snapshot.txns["stream"].version == 7
 
 
 def test_refused_writes(spark: SparkSession, tmp_path: Path) -> None:
@@ -164,10 +164,10 @@ def test_a_large_first_load_is_not_merged_on_the_driver(spark: SparkSession, tmp
     spark.dataSource.register(Narrow)
     frame = spark.createDataFrame([(1, 1, "a"), (1, 2, "b"), (2, 1, "c")], DDL)
     frame.write.format("narrow").mode("append").save(str(tmp_path))
-    assert not table.view.base_files
+    assert not table.opened.view.base_files
     assert rows(table.to_df()) == [(1, 2, "b"), (2, 1, "c")]
     table.compact()
-    assert sum(file.rows for file in table.view.base_files) == 2
+    assert sum(file.rows for file in table.opened.view.base_files) == 2
 
 
 class Stuttering(LakeMergeDataSource):

@@ -40,7 +40,7 @@ def dirty(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
 def test_a_slice_is_read_by_several_even_tasks(dirty: tuple[LakeTable, list[Row]]) -> None:
     table, expected = dirty
-    (file_slice,) = table.view.file_slices
+    (file_slice,) = table.opened.view.file_slices
     found = table.to_df().withColumn("task", functions.spark_partition_id()).collect()
     assert sorted((row.k, row.o, row.v) for row in found) == expected
     tasks = Counter(row.task for row in found)
@@ -86,6 +86,8 @@ def test_the_data_source_reads_the_same_parts(spark: SparkSession, dirty: tuple[
     assert len(tasks) > 3
     assert max(map(len, tasks)) - min(map(len, tasks)) <= 100
     sent = pickle.dumps(source)  # with each task, which has a partition of its own
-    assert not any(file.path.encode() in sent for file_slice in table.view.file_slices for file in file_slice.row_files)
+    assert not any(
+        file.path.encode() in sent for file_slice in table.opened.view.file_slices for file in file_slice.row_files
+    )
     whole = spark.read.format("lakemerge").load(table.url)
     assert sorted((row.k, row.o, row.v) for row in whole.collect()) == expected

@@ -149,7 +149,7 @@ def test_a_checkpoint_that_another_query_wrote_over(spark: SparkSession, tmp_pat
 
 def _numbers(table: Path) -> list[tuple[str, int]]:
     """The last batch of each query in the table."""
-    txns = LakeTable.open(table).view.snapshot.txns
+    txns = LakeTable.open(table).opened.view.snapshot.txns
     return [(app, txn.version) for app, txn in txns.items() if app.count(".") == 2]
 
 

@@ -59,7 +59,7 @@ def test_a_stream_upserts_exactly_once(spark: SparkSession, tmp_path: Path) -> N
     query = table.write_stream(files(spark, source), checkpoint=str(checkpoint))
     query.awaitTermination()
     app = f"lakemerge.stream.{query.id}"
-    assert (rows_of(table), table.view.snapshot.txns[app].version) == ([(1, 2, "A"), (2, 1, "b")], 1)
+    assert (rows_of(table), table.opened.view.snapshot.txns[app].version) == ([(1, 2, "A"), (2, 1, "b")], 1)
     # Killed after the table's commit and before Spark's own: the batch comes again, under its number.
     (checkpoint / "commits" / "1").unlink()
     (checkpoint / "commits" / ".1.crc").unlink(missing_ok=True)

@@ -44,7 +44,7 @@ def test_batches_are_counted_in_rows_while_a_table_of_small_rows_is_written(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     table = loaded(tmp_path / "t", width=8)
-    with batches_by_rows(spark, table.view):
+    with batches_by_rows(spark, table.opened.view):
         assert batch_sizes(spark) == [4096, 4096, 1808]
     assert batch_sizes(spark) == [10_000]
     assert settings(spark) == (None, None)
@@ -55,7 +55,7 @@ def test_spark_bounds_the_bytes_of_rows_that_are_large_or_not_known(
     spark: SparkSession, tmp_path: Path, empty: bool
 ) -> None:
     table = LakeTable.create(tmp_path / "e", "id BIGINT", key=["id"]) if empty else loaded(tmp_path / "t", width=60_000)
-    with batches_by_rows(spark, table.view):
+    with batches_by_rows(spark, table.opened.view):
         assert settings(spark) == (None, None)
 
 
@@ -63,7 +63,7 @@ def test_what_the_session_has_set_stays(spark: SparkSession, tmp_path: Path) -> 
     table = loaded(tmp_path / "t", width=8)
     spark.conf.set(BYTES, "1m")
     try:
-        with batches_by_rows(spark, table.view):
+        with batches_by_rows(spark, table.opened.view):
             assert settings(spark) == (None, "1m")
         assert settings(spark) == (None, "1m")
     finally:
@@ -73,15 +73,15 @@ def test_what_the_session_has_set_stays(spark: SparkSession, tmp_path: Path) -> 
 def test_the_last_of_several_writes_takes_the_settings_back(spark: SparkSession, tmp_path: Path) -> None:
     table = loaded(tmp_path / "t", width=8)
     with contextlib.ExitStack() as second:
-        with batches_by_rows(spark, table.view):
-            second.enter_context(batches_by_rows(spark, table.view))
+        with batches_by_rows(spark, table.opened.view):
+            second.enter_context(batches_by_rows(spark, table.opened.view))
         assert batch_sizes(spark) == [4096, 4096, 1808]
     assert settings(spark) == (None, None)
 
 
 def test_a_write_that_fails_takes_the_settings_back(spark: SparkSession, tmp_path: Path) -> None:
     table = loaded(tmp_path / "t", width=8)
-    with pytest.raises(ValueError, match="the job failed"), batches_by_rows(spark, table.view):
+    with pytest.raises(ValueError, match="the job failed"), batches_by_rows(spark, table.opened.view):
         raise ValueError("the job failed")
     assert settings(spark) == (None, None)
 

@@ -76,4 +76,4 @@ def test_two_applications_on_one_table(tmp_path: Path) -> None:
     for _ in range(2):  # with what logs are left, then without
         assert sorted(tuple(row.values()) for row in table.to_arrow().to_pylist()) == expected
         table.compact()
-    assert not table.view.log_commits
+    assert not table.opened.view.log_commits

@@ -131,7 +131,7 @@ def test_the_schema_is_the_same_however_it_is_given(spark: SparkSession, tmp_pat
     required["id"].nullable = False
     for table in (by_ddl, by_struct, by_arrow):
         assert table.schema.equals(by_ddl.schema, check_metadata=True)
-        snapshot = table.view.snapshot
+        snapshot = table.opened.view.snapshot
         assert StructType.fromJson(json.loads(snapshot.metadata.schema_string)) == required
         ntz = ddl == WITH_NTZ
         assert snapshot.protocol.min_reader == (3 if ntz else 1)

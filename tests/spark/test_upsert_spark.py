@@ -58,7 +58,7 @@ def rows(table: LakeTable) -> list[tuple[Any, ...]]:
 
 def was_loaded_in_the_jvm(table: LakeTable) -> bool:
     """Spark names its files ``part-``, the kernel by bucket and ordinal."""
-    names = {path.rsplit("/", 1)[1].startswith("part-") for path in table.view.snapshot.files}
+    names = {path.rsplit("/", 1)[1].startswith("part-") for path in table.opened.view.snapshot.files}
     assert len(names) == 1
     return names.pop()
 
@@ -96,7 +96,7 @@ def test_a_bulk_load_is_one_sorted_file_a_bucket(spark: SparkSession, tmp_path: 
     frame = shuffled(spark, 1000, f"{sql}, 1 AS at, concat('v', id) AS v")
     result = table.upsert(frame)
     assert (result.mode, result.rows, result.version, result.files) == ("load", 1000, 1, 5)
-    adds = list(table.view.snapshot.files.values())
+    adds = list(table.opened.view.snapshot.files.values())
     assert objects(tmp_path) == {add.path for add in adds} | {f"_delta_log/{v:020d}.json" for v in (0, 1)}
     assert (
         result.bytes == sum((tmp_path / add.path).stat().st_size for add in adds) == sum(add.size_bytes for add in adds)
@@ -119,7 +119,7 @@ def test_a_bulk_load_is_one_sorted_file_a_bucket(spark: SparkSession, tmp_path: 
         found += list(zip(*(file[name].to_pylist() for name in table.schema.names), strict=True))
         check_statistics(json.loads(add.stats or "{}"), file, key)
     assert sorted(tags) == [(bucket, 4, bucket, 0) for bucket in range(4)]
-    assert table.view.state.next_ordinal >= 4
+    assert table.opened.view.state.next_ordinal >= 4
     assert sorted(found) == sorted((*expected(i), 1, f"v{i}") for i in range(1000))
     assert rows(table) == sorted(found)
 
@@ -144,7 +144,7 @@ def test_empty_buckets_have_no_file(spark: SparkSession, tmp_path: Path) -> None
     table = create(spark, tmp_path, buckets=64)
     result = table.upsert(spark.createDataFrame([(1, 1, "a"), (2, 1, None)], DDL))
     used = {row[0] for row in spark.sql("SELECT pmod(xxhash64(id), 64) FROM VALUES (1L), (2L) AS t(id)").collect()}
-    assert {json.loads(add.tags[SLICE_TAG])["bucket"] for add in table.view.snapshot.files.values()} == used
+    assert {json.loads(add.tags[SLICE_TAG])["bucket"] for add in table.opened.view.snapshot.files.values()} == used
     assert (result.mode, result.files) == ("load", len(used) + 1)
     assert was_loaded_in_the_jvm(table)
     assert rows(table) == [(1, 1, "a"), (2, 1, None)]
@@ -355,11 +355,11 @@ def test_a_txn_that_landed_meanwhile_leaves_no_files(spark: SparkSession, tmp_pa
     table = create(spark, tmp_path)
     if loaded:
         table.upsert(spark.createDataFrame([(9, 1, "z")], DDL))
-    stale = table.view
+    stale = table.opened.view
     landed = table.upsert(spark.createDataFrame([(1, 1, "a")], DDL), txn=("app", 1))
     before = objects(tmp_path)
     frame = spark.createDataFrame([(1, 2, "again"), (2, 2, "again")], DDL)
-    result = upsert_dataframe(table.handle, stale, frame, WriteRequest(txn=("app", 1)))
+    result = upsert_dataframe(table.opened.handle, stale, frame, WriteRequest(txn=("app", 1)))
     assert (result.mode, result.version, result.rows) == ("repeated", landed.version, 0)
     assert objects(tmp_path) == before
     assert (1, 1, "a") in rows(table)
@@ -367,11 +367,11 @@ def test_a_txn_that_landed_meanwhile_leaves_no_files(spark: SparkSession, tmp_pa
 
 def test_a_load_that_lost_the_race_becomes_an_append(spark: SparkSession, tmp_path: Path) -> None:
     table = create(spark, tmp_path)
-    stale = table.view
+    stale = table.opened.view
     table.upsert(spark.createDataFrame([(1, 5, "first"), (2, 1, "first")], DDL))
     before = objects(tmp_path)
     frame = spark.createDataFrame([(1, 4, "late"), (2, 2, "new"), (3, 1, "new")], DDL).coalesce(1)
-    result = upsert_dataframe(table.handle, stale, frame, WriteRequest())
+    result = upsert_dataframe(table.opened.handle, stale, frame, WriteRequest())
     assert (result.mode, result.version, result.files) == ("append", 2, 2)
     assert len(objects(tmp_path) - before) == 2
     assert rows(table) == [(1, 5, "first"), (2, 2, "new"), (3, 1, "new")]
@@ -435,10 +435,12 @@ def test_partitions(spark: SparkSession, tmp_path: Path) -> None:
             assert sorted(map(tuple, found.collect())) == [r for r in expected if r[0] == place and r[1] == days[1]]
         table.compact()
     # One of six files is opened.
-    assert len(table.view.snapshot.files) == 6
+    assert len(table.opened.view.snapshot.files) == 6
     (name,) = table.to_df(filter="c = 'x/y=%z' AND day = DATE'2024-01-01'").inputFiles()
     (add,) = (
-        a for a in table.view.snapshot.files.values() if a.partition_values == {"c": "x/y=%z", "day": "2024-01-01"}
+        a
+        for a in table.opened.view.snapshot.files.values()
+        if a.partition_values == {"c": "x/y=%z", "day": "2024-01-01"}
     )
     assert name.endswith(add.path)
     with pytest.raises(FrameError, match="empty string cannot be a partition value"):
@@ -534,7 +536,7 @@ def test_a_small_file_has_small_dictionaries(spark: SparkSession, tmp_path: Path
     rows = spark.range(0, 30_000, 1, 1).selectExpr("id", "hash(id) % 6 few", "pmod(id * 7919, 12000) many")
     table = LakeTable.create(tmp_path, "id BIGINT, few INT, many BIGINT", key=["id"], buckets=1, spark=spark)
     assert table.upsert(rows).mode == "load"
-    (base,) = table.view.base_files
+    (base,) = table.opened.view.base_files
     group = pq.read_metadata(tmp_path / base.add.path).row_group(0)
     columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
     assert columns["few"].has_dictionary_page

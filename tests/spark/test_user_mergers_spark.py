@@ -119,7 +119,7 @@ def test_a_class_of_a_module_that_executors_lack(spark: SparkSession, beside: Mo
     expected = [(1, 101, 4), (2, 45, 1)]
     assert rows(spark.read.format("lakemerge").load(path).toArrow()) == expected
     table.compact()
-    assert all(file_slice.is_clean for file_slice in table.view.file_slices)
+    assert all(file_slice.is_clean for file_slice in table.opened.view.file_slices)
     assert rows(table.to_df().toArrow()) == expected
 
     register(spark)

@@ -68,8 +68,8 @@ def with_holes(path: Path, *, spark: Any = None) -> LakeTable:
     rows = [{"p": p, "k": k, "n": k} for p in "ab" for k in range(200)]
     table.upsert(pa.Table.from_pylist(rows, schema=pa.schema(table.schema)))
     table.compact()
-    (kept,) = [part.base.add.path for part in file_slices_of_keys(table.view, table_of_key("a", 1)) if part.base]
-    for name in table.view.snapshot.files:
+    (kept,) = [part.base.add.path for part in file_slices_of_keys(table.opened.view, table_of_key("a", 1)) if part.base]
+    for name in table.opened.view.snapshot.files:
         if name != kept:
             (path / name).unlink()
     return table

@@ -54,7 +54,7 @@ def loaded(path: Path, **options: Any) -> LakeTable:
 
 
 def merger_of(path: Path, version: int | None = None) -> tuple[str, Mapping[str, object]]:
-    config = LakeTable.open(path, version=version).view.config
+    config = LakeTable.open(path, version=version).opened.view.config
     return config.merger_name, config.merger_options
 
 
@@ -139,8 +139,8 @@ def test_options_alone_and_options_with_a_merger(tmp_path: Path) -> None:
     assert merger_of(path) == ("commit-time", {"delete_when": {"column": "v", "values": ["b"]}})
     table.alter(merger="commit-time")
     assert merger_of(path) == ("commit-time", {}), "a merger without options has its defaults"
-    assert LakeTable.open(path).view.snapshot.metadata.configuration["delta.checkpointInterval"] == "1"
-    assert LakeTable.open(path).view.state.merger_epoch == 4
+    assert LakeTable.open(path).opened.view.snapshot.metadata.configuration["delta.checkpointInterval"] == "1"
+    assert LakeTable.open(path).opened.view.state.merger_epoch == 4
 
 
 def test_what_the_table_has_already_makes_no_commit(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_a_write_begun_before_the_change_is_refused(
         write(table)
     assert [call.method for call in store.calls].count("put_if_absent") == 1
     assert {file for file in listing(path) if not file.startswith("_delta_log/")} == before
-    view = LakeTable.open(path).view
+    view = LakeTable.open(path).opened.view
     assert (view.version, view.log_commits) == (1 + len(changes), ())
     assert state_of(path) == OLD
     write(LakeTable.open(path))

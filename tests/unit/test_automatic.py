@@ -168,11 +168,11 @@ def test_deletes_of_rows_by_a_condition_count_too(tmp_path: Path) -> None:
 
 def test_a_new_table_has_it_as_long_as_the_property_is_set(tmp_path: Path) -> None:
     table = create(tmp_path / "t")
-    assert Schedule.of(table.view.snapshot.metadata.configuration).auto == Auto(
+    assert Schedule.of(table.opened.view.snapshot.metadata.configuration).auto == Auto(
         reads_per_write=1, logs_after_commits=100
     )
     table.alter(properties={"lakemerge.maintenance": None})
-    assert Schedule.of(table.view.snapshot.metadata.configuration).auto is None
+    assert Schedule.of(table.opened.view.snapshot.metadata.configuration).auto is None
     table.upsert(frame([(k, 0, "base") for k in range(100)]))
     write(tmp_path / "t", 20)
     assert "COMPACT" not in operations(tmp_path / "t")

@@ -28,15 +28,15 @@ def test_hidden_columns_number_the_rows(tmp_path: Path) -> None:
         table.upsert(frame([(k, 1, "y")]))
     table.compact()
     ordinals = set()
-    for base in table.view.base_files:
+    for base in table.opened.view.base_files:
         data = pq.read_table(tmp_path / base.add.path)
         assert data.column_names == ["k", "o", "v", "_lm_file"]
         assert data.column("_lm_file").to_pylist() == [base.ordinal] * base.rows
         keys = data.column("k").to_pylist()
         assert keys == sorted(set(keys))
         ordinals.add(base.ordinal)
-    assert len(ordinals) == len(table.view.base_files) > 2
-    assert max(ordinals) < table.view.state.next_ordinal
+    assert len(ordinals) == len(table.opened.view.base_files) > 2
+    assert max(ordinals) < table.opened.view.state.next_ordinal
     assert table.to_arrow().column_names == ["k", "o", "v"]
 
 
@@ -48,7 +48,7 @@ def test_ordinals_are_enough_for_the_files_a_tile_can_give() -> None:
 def test_an_empty_slice_has_no_file(tmp_path: Path) -> None:
     table = create(tmp_path, buckets=64)
     table.upsert(frame([(1, 1, "x")]))
-    assert len(table.view.base_files) == 1
+    assert len(table.opened.view.base_files) == 1
     assert len([file for file in listing(tmp_path) if file.startswith("base/")]) == 1
 
 
@@ -121,7 +121,7 @@ def test_statistics_never_hide_a_row(tmp_path: Path) -> None:
     values = ["a" * 40, "a" * 40 + "b", "\U0010ffff" * 40, "é" * 33, ""]
     table = create(tmp_path, settings=Settings(target_file_bytes=1, merge_budget_bytes=1))
     table.upsert(frame([(k, k, value) for k, value in enumerate(values)]))
-    assert len(table.view.base_files) > 2
+    assert len(table.opened.view.base_files) > 2
     for k, value in enumerate(values):
         assert rows_of(table.to_arrow(columns=["k"], filter=pa.compute.field("v") == value)) == [(k,)]
 
@@ -131,7 +131,7 @@ def test_nan_is_above_every_bound(tmp_path: Path) -> None:
     table = create(tmp_path, schema="k BIGINT, o BIGINT, v DOUBLE", buckets=1)
     table.upsert(frame([(1, 1, "1.0"), (2, 1, "NaN")]).set_column(2, "v", pa.array([1.0, math.nan])))
     assert rows_of(table.to_arrow(columns=["k"], filter="v > 100")) == [(2,)]
-    (add,) = table.view.snapshot.files.values()
+    (add,) = table.opened.view.snapshot.files.values()
     assert add.stats is not None
     assert json.loads(add.stats)["maxValues"] == {"k": 2, "o": 1}
 
@@ -142,6 +142,6 @@ def test_a_column_is_not_judged_by_a_field_of_its_path(tmp_path: Path) -> None:
     table = LakeTable.create(tmp_path, "`s.x` BIGINT, s STRUCT<x: BIGINT>, v INT", key=["s.x"], buckets=1)
     table.upsert(pa.table({"s.x": [100], "s": nested}))
     assert table.to_arrow(filter="`s.x` = 100").num_rows == 1
-    (add,) = table.view.snapshot.files.values()
+    (add,) = table.opened.view.snapshot.files.values()
     assert add.stats is not None
     assert json.loads(add.stats)["minValues"] == {"s.x": 100}

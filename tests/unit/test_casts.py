@@ -258,7 +258,7 @@ def test_application_transactions_take_numpy_integers(number: Any, tmp_path: Pat
     assert table.upsert(frame([(1, 1, "a")]), txn=("app", number)).version == 1
     again: Any = ("app", np.int32(3))
     assert table.upsert(frame([(2, 1, "b")]), txn=again).mode == "repeated"
-    assert LakeTable.open(tmp_path).view.snapshot.txns["app"].version == 3
+    assert LakeTable.open(tmp_path).opened.view.snapshot.txns["app"].version == 3
 
 
 @pytest.mark.parametrize(

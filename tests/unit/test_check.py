@@ -204,7 +204,7 @@ def test_a_checkpoint_that_cannot_be_built_anew_is_only_reported(whole: Path, tm
     """Its commits are gone; the table lives on a newer checkpoint, which is whole and not blamed."""
     folder = shutil.copytree(whole, tmp_path / "t")
     table = LakeTable.open(folder)
-    table.handle.log.checkpoint(table.view.snapshot)
+    table.opened.handle.log.checkpoint(table.opened.view.snapshot)
     for commit in range(4):
         (folder / "_delta_log" / f"{commit:020d}.json").unlink()
     first = folder / "_delta_log" / f"{4:020d}.checkpoint.parquet"
@@ -253,7 +253,7 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def one_of_each(folder: Path) -> dict[str, Path]:
     """A file of each kind. A checkpoint after the damaged commit stays whole, so the latest version can be read."""
-    view = LakeTable.open(folder).view
+    view = LakeTable.open(folder).opened.view
     minors = [*view.minors.values()]
     assert minors[0].positions is not None
     tombstones = next(file_slice.tombstones for file_slice in reversed(view.file_slices) if file_slice.tombstones)
@@ -316,7 +316,7 @@ def test_each_is_found_beside_all_others(kept: str, rich: Path, tmp_path: Path) 
 
 def test_several_of_a_kind(rich: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(rich, tmp_path / "t")
-    view = LakeTable.open(folder).view
+    view = LakeTable.open(folder).opened.view
     bad = {file.add.path for file in view.base_files} | {c.index for c in view.log_commits if c.index is not None}
     bad |= {path for minor in view.minors.values() for path in minor.paths}
     bad |= {f"_delta_log/{version:020d}.json" for version in (0, 1, 3)}
@@ -330,8 +330,8 @@ def test_damage_of_domains_and_tags_hides_nothing_else(rich: Path, tmp_path: Pat
     folder = shutil.copytree(rich, tmp_path / "t")
     files = one_of_each(folder)
     table = LakeTable.open(folder)
-    minor = next(name for name in table.view.snapshot.domains if name.startswith("lakemerge.minor."))
-    add = next(iter(table.view.snapshot.files.values()))
+    minor = next(name for name in table.opened.view.snapshot.domains if name.startswith("lakemerge.minor."))
+    add = next(iter(table.opened.view.snapshot.files.values()))
     broken: list[Action] = [
         DomainMetadata("lakemerge.log.broken", "{}"),
         DomainMetadata("lakemerge.ingest.feed", "[]"),
@@ -340,7 +340,7 @@ def test_damage_of_domains_and_tags_hides_nothing_else(rich: Path, tmp_path: Pat
         DomainMetadata(minor, '{"base": 7}'),
         replace(add, tags={"lakemerge.slice": "{"}),
     ]
-    table.handle.log.commit(table.view.snapshot, lambda _: Attempt(broken), operation="W", parameters={})
+    table.opened.handle.log.commit(table.opened.view.snapshot, lambda _: Attempt(broken), operation="W", parameters={})
     for kind in ("log", "index"):
         garbled(files[kind])
     told = str(LakeTable.check(folder))
@@ -386,9 +386,9 @@ class Denied(CountingStore):
 
 def test_files_that_may_not_be_read_are_findings(rich: Path) -> None:
     table = LakeTable.open(rich)
-    store = Denied(table.handle.store)
+    store = Denied(table.opened.handle.store)
     store.denied = frozenset(paths_of(rich, one_of_each(rich).values()))
-    handle = replace(table.handle, store=store, log=DeltaLog(store), decoded=DecodedLogs())
+    handle = replace(table.opened.handle, store=store, log=DeltaLog(store), decoded=DecodedLogs())
     result = check_table(handle, rebuild_checkpoints=False)
     assert named(result) == store.denied, str(result)
     assert str(result).count("Permission denied") >= len(store.denied)

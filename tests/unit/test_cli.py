@@ -94,7 +94,7 @@ def test_compact_reports_what_it_did(path: str, capsys: Captured) -> None:
     assert capsys.readouterr().err == ""
     assert main(["compact", path]) == 0
     assert capsys.readouterr().out.startswith("nothing to compact")
-    assert not LakeTable.open(path).view.log_commits
+    assert not LakeTable.open(path).opened.view.log_commits
     assert state_of(Path(path)) == expected
 
 
@@ -159,7 +159,7 @@ def test_check_says_what_is_wrong_and_mends_it_on_request(path: str, capsys: Cap
     assert main(["check", path]) == 0
     assert "nothing is wrong" in capsys.readouterr().out
     table = LakeTable.open(path)
-    table.handle.log.checkpoint(table.view.snapshot)
+    table.opened.handle.log.checkpoint(table.opened.view.snapshot)
     checkpoint = next((Path(path) / "_delta_log").glob("*.checkpoint.parquet"))
     checkpoint.write_bytes(b"no Parquet")
     assert main(["check", path, "--quiet"]) == 4
@@ -256,7 +256,7 @@ def test_a_long_running_maintenance_ends_when_it_is_told_to(path: str, number: s
     try:
         LakeTable.open(path).upsert(frame([("p0", 2, 5, "new")], ["p", "k", "o", "v"]))
         until = time.monotonic() + 60
-        while LakeTable.open(path).view.log_commits and time.monotonic() < until:
+        while LakeTable.open(path).opened.view.log_commits and time.monotonic() < until:
             time.sleep(0.05)
         assert process.poll() is None
         process.send_signal(number)
@@ -267,7 +267,7 @@ def test_a_long_running_maintenance_ends_when_it_is_told_to(path: str, number: s
     assert "stopping after the current step" in err
     assert "Traceback" not in err
     assert "logs of at least 3 commits" in out
-    assert not LakeTable.open(path).view.log_commits
+    assert not LakeTable.open(path).opened.view.log_commits
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])

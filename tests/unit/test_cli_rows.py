@@ -282,7 +282,7 @@ def test_kinds_and_new_columns(folder: Path, capsys: Captured) -> None:
     run(capsys, "upsert", "t", "f.jsonl", "--kind-column", "op", "--merge-schema")
     table = LakeTable.open("t")
     assert table.to_arrow().to_pylist() == [{"id": 2, "v": "b", "n": 1}]
-    assert table.view.snapshot.metadata.configuration["team"] == "a=b"
+    assert table.opened.view.snapshot.metadata.configuration["team"] == "a=b"
     (folder / "g.csv").write_text("id,v\n1,x\n")
     assert "'op'" in failed(capsys, "upsert", "t", "g.csv", "--kind-column", "op")
 

@@ -22,7 +22,7 @@ TINY = Settings(merge_budget_bytes=1, row_group_rows=2, target_file_bytes=1, thr
 def file_slices_of(table: LakeTable) -> list[FileSlice]:
     """The file slices of the only bucket, in key order."""
     file_slices = sorted(
-        table.view.file_slices, key=lambda file_slice: () if file_slice.lower is None else file_slice.lower
+        table.opened.view.file_slices, key=lambda file_slice: () if file_slice.lower is None else file_slice.lower
     )
     assert {file_slice.bucket_id.bucket for file_slice in file_slices} == {0}
     return file_slices
@@ -46,7 +46,7 @@ def tiled(path: Path) -> LakeTable:
     """One bucket of ten keys in several base files."""
     table = create(path, settings=TINY)
     assert table.upsert(frame([(k * 10, 1, f"base{k}") for k in range(10)])).mode == "load"
-    assert len(table.view.file_slices) > 3
+    assert len(table.opened.view.file_slices) > 3
     return table
 
 
@@ -82,7 +82,7 @@ def test_a_second_compaction_rewrites_only_touched_file_slices(tmp_path: Path) -
     assert kept < after
     assert touched.base is not None
     assert touched.base.add.path not in after
-    assert not table.view.log_commits, "the log is dead everywhere and its domain gone"
+    assert not table.opened.view.log_commits, "the log is dead everywhere and its domain gone"
     expected = {k * 10: f"base{k}" for k in range(10)} | {key: "changed", key + 1: "new"}
     assert {row[0]: row[2] for row in state_of(tmp_path / "t")} == expected
 
@@ -101,7 +101,7 @@ def test_a_log_lives_on_in_the_file_slices_that_were_not_compacted(tmp_path: Pat
     table, _ = open_over(path, Fault(action=append, method="open_output", path="base/"), settings=TINY)
     result = table.compact()
     assert result.file_slices == 2
-    assert [commit.version for commit in table.view.log_commits] == [5]
+    assert [commit.version for commit in table.opened.view.log_commits] == [5]
     live = {
         file_slice.lower: [block.version for block in file_slice.blocks]
         for file_slice in file_slices_of(table)
@@ -112,7 +112,7 @@ def test_a_log_lives_on_in_the_file_slices_that_were_not_compacted(tmp_path: Pat
     assert (state[0], state[50], state[90], state[10]) == ("late", "late", "early", "base1")
     LakeTable.open(path).compact()
     assert {row[0]: row[2] for row in state_of(path)} == state
-    assert not LakeTable.open(path).view.log_commits
+    assert not LakeTable.open(path).opened.view.log_commits
 
 
 def test_tombstones_land_in_the_tile_of_their_key(tmp_path: Path) -> None:
@@ -148,11 +148,11 @@ def test_tombstones_are_written_as_they_come(tmp_path: Path, minor: bool) -> Non
     table.compact()
     table.delete(frame([(k, 10) for k in range(0, 200, 2)] + [(k, 10) for k in range(1000, 1400)], ["k", "o"]))
     table.compact(minor=minor)
-    files = [file_slice.tombstones for file_slice in table.view.file_slices if file_slice.tombstones is not None]
+    files = [file_slice.tombstones for file_slice in table.opened.view.file_slices if file_slice.tombstones is not None]
     footers = [pq.read_metadata(path / file) for file in files]
     assert sum(footer.num_rows for footer in footers) == 500
     assert max(f.row_group(i).num_rows for f in footers for i in range(f.num_row_groups)) == 8
-    assert sum(file_slice.tombstone_bytes for file_slice in table.view.file_slices) == sum(
+    assert sum(file_slice.tombstone_bytes for file_slice in table.opened.view.file_slices) == sum(
         (path / file).stat().st_size for file in files
     )
     if not minor:
@@ -198,7 +198,7 @@ def test_a_tile_that_lost_its_last_row_keeps_an_empty_file(tmp_path: Path) -> No
     table.upsert(frame([(1, 1, "x")]))
     table.delete(frame([(1,)], ["k"]))
     table.compact()
-    (file_slice,) = table.view.file_slices
+    (file_slice,) = table.opened.view.file_slices
     assert file_slice.base is not None
     assert (file_slice.base.rows, file_slice.base.tombstones, file_slice.merged_through) == (0, None, 2)
     assert state_of(path) == []
@@ -244,7 +244,7 @@ def test_of_two_compactions_the_loser_leaves_nothing(tmp_path: Path) -> None:
     (lost,) = result.lost
     assert "compacted by somebody else" in lost.reason
     assert state_of(path) == before
-    view = LakeTable.open(path).view
+    view = LakeTable.open(path).opened.view
     after = {file for file in listing(path) if file.startswith("base/")}
     assert after == loaded | {base.add.path for base in view.base_files}
     assert len({base.add.path for base in view.base_files} - loaded) == 3, "the new key 95 has a file of its own"
@@ -284,7 +284,7 @@ def test_what_a_compaction_says_of_itself(tmp_path: Path) -> None:
     table.upsert(frame([(3, 1, "z")]))
     result = table.compact()
     assert (result.version, result.rows, result.files, result.replaced_files) == (4, 3, 1, 1)
-    assert result.bytes == sum(base.add.size_bytes for base in table.view.base_files)
+    assert result.bytes == sum(base.add.size_bytes for base in table.opened.view.base_files)
     assert repr(result).startswith("CompactionResult(version=4, file_slices=1, rows=3, files=1, ")
     entry = table.history(limit=1)[0]
     assert entry.operation == "COMPACT"

@@ -13,14 +13,14 @@ KEYS = range(6)
 
 
 def bounds(table: LakeTable) -> list[Key | None]:
-    return [file_slice.lower for file_slice in table.view.file_slices]
+    return [file_slice.lower for file_slice in table.opened.view.file_slices]
 
 
 def many_files(path: Path) -> LakeTable:
     """A bucket of a base file for each of its keys, as a target of one byte makes them."""
     table = create(path, buckets=1, settings=EACH_ITS_OWN)
     table.upsert(frame([(k, 0, "base") for k in KEYS]))
-    assert len(table.view.file_slices) == 6
+    assert len(table.opened.view.file_slices) == 6
     return LakeTable.open(path)
 
 
@@ -42,7 +42,7 @@ def test_neighbours_are_joined(tmp_path: Path) -> None:
 
 def test_a_clean_file_between_them_stays(tmp_path: Path) -> None:
     lower = bounds(many_files(tmp_path))
-    file_slice = LakeTable.open(tmp_path).view.file_slices[2]
+    file_slice = LakeTable.open(tmp_path).opened.view.file_slices[2]
     # More than a quarter of the target: it is not small.
     table = LakeTable.open(tmp_path, settings=Settings(target_file_bytes=file_slice.stored_bytes * 7 // 2))
     kept = file_slice.base
@@ -53,7 +53,7 @@ def test_a_clean_file_between_them_stays(tmp_path: Path) -> None:
     result = table.compact()
     assert (result.replaced_files, result.files) == (4, 2)
     assert bounds(table) == [None, lower[2], lower[3], lower[5]]
-    assert kept.add.path in table.view.snapshot.files
+    assert kept.add.path in table.opened.view.snapshot.files
     assert state_of(tmp_path) == [(k, 1, "new") if k in touched else (k, 0, "base") for k in KEYS]
 
 
@@ -79,9 +79,9 @@ def test_small_neighbours_of_what_is_rewritten_come_along(tmp_path: Path) -> Non
 
 def test_no_more_than_the_target_are_joined(tmp_path: Path) -> None:
     many_files(tmp_path)
-    sizes = [file_slice.stored_bytes for file_slice in LakeTable.open(tmp_path).view.file_slices]
+    sizes = [file_slice.stored_bytes for file_slice in LakeTable.open(tmp_path).opened.view.file_slices]
     LakeTable.open(tmp_path).upsert(frame([(k, 1, "new") for k in KEYS]))
-    dirty = [file_slice.stored_bytes for file_slice in LakeTable.open(tmp_path).view.file_slices]
+    dirty = [file_slice.stored_bytes for file_slice in LakeTable.open(tmp_path).opened.view.file_slices]
     assert all(with_logs > alone for with_logs, alone in zip(dirty, sizes, strict=True))
     # Room for two of them, not for three.
     table = LakeTable.open(tmp_path, settings=Settings(target_file_bytes=max(dirty) * 5 // 2))

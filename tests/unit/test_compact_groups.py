@@ -46,7 +46,7 @@ def compacted(path: Path) -> list[str]:
     """Partitions without live logs."""
     return sorted(
         file_slice.bucket_id.partition[0] or ""
-        for file_slice in LakeTable.open(path).view.file_slices
+        for file_slice in LakeTable.open(path).opened.view.file_slices
         if not file_slice.blocks
     )
 
@@ -86,7 +86,7 @@ def test_a_killed_run_keeps_what_it_committed_and_the_next_does_the_rest(
     result = table.compact()
     assert (result.commits, result.file_slices, result.lost) == (PARTS - done, PARTS - done, ())
     assert state_of(path) == expected
-    assert not table.view.log_commits
+    assert not table.opened.view.log_commits
     assert [entry.operation for entry in table.history()].count("COMPACT") == PARTS
 
 
@@ -105,7 +105,7 @@ def test_a_group_that_another_run_was_first_with_is_reported_and_the_others_go_o
     assert "lost=1" in repr(result)
     assert ("lost", f"1 bucket: {result.lost[0].reason}") in result.report()
     assert state_of(path) == expected
-    view = LakeTable.open(path).view
+    view = LakeTable.open(path).opened.view
     assert not view.log_commits
     left = {file for file in listing(path) if file.startswith("base/")}
     assert {base.add.path for base in view.base_files} <= left
@@ -132,8 +132,8 @@ def test_a_run_stops_between_groups_when_asked(tmp_path: Path) -> None:
     path = tmp_path / "t"
     table = dirty(path)
     asked = iter([False, False, True])
-    plan = plan_compaction(table.handle, table.view, minor=False, strategy=CompactionStrategy())
-    result = run_plan(table.handle, table.view, plan, stop=lambda: next(asked))
+    plan = plan_compaction(table.opened.handle, table.opened.view, minor=False, strategy=CompactionStrategy())
+    result = run_plan(table.opened.handle, table.opened.view, plan, stop=lambda: next(asked))
     assert (result.commits, result.stopped) == (2, True)
     assert compacted(path) == ["p3", "p4"]
     assert result.report()[-1][0] == "stopped"
@@ -150,7 +150,7 @@ def test_a_report_says_what_and_why(tmp_path: Path) -> None:
     assert report["commits"] == f"2, the table is at version {table.version}"
     assert set(result.phases) == {"plan", "merge", "commit"}
     assert sum(result.phases.values()) <= result.seconds
-    files = {base.add.path: base.add.size_bytes for base in table.view.base_files}
+    files = {base.add.path: base.add.size_bytes for base in table.opened.view.base_files}
     assert result.bytes == sum(size for path, size in files.items() if not path.startswith("base/" + "0" * 20))
     assert result.bytes_read == result.plan.bytes_read
 
@@ -176,9 +176,9 @@ def test_recent_keys_cost_in_proportion_to_the_files_they_touch(tmp_path: Path) 
     settings = Settings(target_file_bytes=180_000, merge_budget_bytes=100_000, row_group_rows=500, threads=1)
     long_slice(path, settings=settings, keys=20_000)
     table = LakeTable.open(path, settings=settings)
-    file_slices = table.view.file_slices
+    file_slices = table.opened.view.file_slices
     assert len(file_slices) >= 9
-    base_bytes = sum(base.add.size_bytes for base in table.view.base_files)
+    base_bytes = sum(base.add.size_bytes for base in table.opened.view.base_files)
     last = max(file_slice.lower[0] for file_slice in file_slices if file_slice.lower is not None)
     assert isinstance(last, int)
     first = max(last, 19_600)
@@ -224,7 +224,7 @@ def test_memory_is_bounded_by_the_budget_not_by_the_slice(tmp_path: Path) -> Non
     settings = Settings(row_group_rows=2000, threads=1)
     table = long_slice(path, settings=settings, keys=keys)
     table.upsert(noisy(0, keys, ordering=1).slice(0, keys // 2))
-    (file_slice,) = table.view.file_slices
+    (file_slice,) = table.opened.view.file_slices
     assert file_slice.stored_bytes >= 10 * budget
     peaks = {}
     for name, size in (("bounded", budget), ("all at once", 1 << 30)):
@@ -255,7 +255,7 @@ def test_what_counts_is_the_size_in_memory_not_in_parquet(tmp_path: Path) -> Non
     table = create(path, schema="k BIGINT, o BIGINT, v BINARY", settings=Settings(row_group_rows=20_000, threads=1))
     table.upsert(repeated(0, keys, ordering=0))
     table.upsert(repeated(0, keys, ordering=1))
-    (file_slice,) = table.view.file_slices
+    (file_slice,) = table.opened.view.file_slices
     assert file_slice.base is not None
     assert file_slice.base.add.size_bytes < budget
     assert file_slice.log_bytes >= 10 * budget

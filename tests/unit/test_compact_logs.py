@@ -33,7 +33,7 @@ BY_HAND = {"lakemerge.maintenance": "off"}
 def packed_rows(path: Path, table: LakeTable) -> list[list[Row]]:
     """The rows of each consolidated log in the order of the file, with kinds and versions."""
     found = []
-    for commit in table.view.log_commits:
+    for commit in table.opened.view.log_commits:
         assert commit.packed_from is not None
         (file,) = {block.file.path for block in commit.blocks}
         rows = pq.read_table(path / file)
@@ -56,7 +56,7 @@ def test_one_sorted_run_with_the_version_of_each_record(tmp_path: Path) -> None:
     assert packed_rows(path, table) == [
         [(1, 5, "b", 2, 2), (1, 4, "c", 2, 2), (1, 5, "e", 2, 4), (2, 5, "a", 2, 2), (2, 3, "d", 2, 3)]
     ]
-    (commit,) = table.view.log_commits
+    (commit,) = table.opened.view.log_commits
     assert (commit.packed_from, commit.version) == (2, 4)
     assert (result.version, result.commits, result.records, result.rows) == (5, 3, 5, 5)
     assert (result.blocks, result.files, result.replaced_files) == (1, 1, 3)
@@ -90,7 +90,7 @@ def test_only_deciding_records_stay_where_the_laws_allow(tmp_path: Path) -> None
     assert state_of(path) == expected
     table.compact()
     assert state_of(path) == expected
-    tombstones = pq.read_table(path / str(next(iter(table.view.file_slices)).tombstones)).to_pylist()
+    tombstones = pq.read_table(path / str(next(iter(table.opened.view.file_slices)).tombstones)).to_pylist()
     assert tombstones == [{"k": 2, "o": 8, "_lm_version": 3}], "the version of the delete, not of the log compaction"
 
 
@@ -108,7 +108,7 @@ def test_frames_of_other_columns_stay_in_order(tmp_path: Path) -> None:
             table.delete(frame([(2,)], ["k"]))
     assert state_of(path) == [(0, "0", "0"), (1, "v4", "w3")]
     table.compact_logs(size_ratio=math.inf)
-    (log,) = table.view.log_commits
+    (log,) = table.opened.view.log_commits
     assert (log.packed_from, log.version, log.columns) == (2, 7, ("k", "a", "b"))
     assert {block.file.columns: block.rows for block in log.blocks} == {
         ("k", "a", "b"): 2,
@@ -158,7 +158,7 @@ def test_a_record_is_rewritten_few_times(tmp_path: Path) -> None:
         table.upsert(frame([(k + 1000 * number, number, f"{number}") for k in range(50)]))
         rewritten += table.compact_logs().rows
     assert rewritten <= 64 * 50 * 10
-    assert len(table.view.log_commits) <= 4
+    assert len(table.opened.view.log_commits) <= 4
     assert table.to_arrow().num_rows == 64 * 50
 
 
@@ -189,7 +189,9 @@ def test_reads_open_one_file_for_hundreds_of_commits(tmp_path: Path) -> None:
     opened = []
     for _ in range(2):
         store = CountingStore(LocalStore(path))
-        counted = LakeTable(replace(table.handle, store=store), table.view.snapshot, pinned=True, spark=None)
+        counted = LakeTable(
+            replace(table.opened.handle, store=store), table.opened.view.snapshot, pinned=True, spark=None
+        )
         assert rows_of(counted.to_arrow()) == expected
         opened.append(store.counts().calls["open_input"])
         table.compact_logs()
@@ -208,7 +210,7 @@ def test_tiny_budgets_change_no_answer(merger: str, tmp_path: Path) -> None:
         for n in range(5):
             table.upsert(frame([(k * 7 % 17, (k * 3 + n) % 7, f"{n}.{k}") for k in range(12)]))
         result = table.compact_logs(size_ratio=math.inf)
-        (commit,) = table.view.log_commits
+        (commit,) = table.opened.view.log_commits
         assert (commit.index is None) == (settings is not TINY)
         assert settings is not TINY or max(block.row_groups for block in commit.blocks) > 1
         answers.append((rows_of(table.to_arrow()), rows_of(table.to_arrow(filter="k in (3, 16)")), result.rows))
@@ -226,7 +228,7 @@ def test_appends_do_not_disturb_it(tmp_path: Path) -> None:
 
     table, _ = open_over(path, Fault(action=append, method="open_output", path="_lakemerge/log/"))
     assert table.compact_logs().commits == 4
-    assert sorted(c.version for c in table.view.log_commits) == [5, 6]
+    assert sorted(c.version for c in table.opened.view.log_commits) == [5, 6]
     assert (1, 50, "meanwhile", None) in state_of(path)
     assert len(state_of(path)) == 5
 
@@ -268,7 +270,7 @@ def test_a_compaction_that_began_before_lands_after_it(merger: str, minor: bool,
     table, _ = open_over(path, Fault(action=overtake, method="put_if_absent", at=2))
     assert table.compact(minor=minor).file_slices == 1
     assert before != expected == state_of(path)
-    (file_slice,) = LakeTable.open(path).view.file_slices
+    (file_slice,) = LakeTable.open(path).opened.view.file_slices
     (block,) = file_slice.blocks
     assert block.packed_from is not None
     assert block.packed_from <= file_slice.merged_through < block.version
@@ -291,7 +293,7 @@ def test_of_two_log_compactions_the_later_loses(tmp_path: Path) -> None:
     table, _ = open_over(path, Fault(action=overtake, method="put_if_absent"))
     with pytest.raises(CommitConflictError):
         table.compact_logs()
-    referred = {p for c in LakeTable.open(path).view.log_commits for p in c.paths}
+    referred = {p for c in LakeTable.open(path).opened.view.log_commits for p in c.paths}
     assert len(referred) == 1
     assert len([file for file in listing(path) if "/log/" in file]) == 4 + 1
     assert state_of(path) == before
@@ -332,7 +334,7 @@ def test_nothing_is_combined_across_an_expiry(tmp_path: Path) -> None:
     expected = [(0, 9, "y"), (1, 5, "new")]
     assert state_of(path) == expected
     assert table.compact_logs(size_ratio=math.inf).commits == 4
-    assert len(table.view.log_commits) == 2
+    assert len(table.opened.view.log_commits) == 2
     assert state_of(path) == expected
     table.compact()
     assert state_of(path) == expected

@@ -91,7 +91,7 @@ def test_vacuum_keeps_what_a_consumer_needs_and_no_more(tmp_path: Path) -> None:
     table.consumers.advance("slow", 4)
     age(tmp_path / "t", 9)
     result = table.vacuum(dry_run=False)
-    assert table.view.state.oldest_version == result.oldest_version == 4
+    assert table.opened.view.state.oldest_version == result.oldest_version == 4
     assert result.files["base"] == 1, "what versions 1 and 2 alone need"
     with pytest.raises(VersionNotFoundError, match="a vacuum was faster"):
         told(table, since=2)
@@ -101,7 +101,7 @@ def test_vacuum_keeps_what_a_consumer_needs_and_no_more(tmp_path: Path) -> None:
     assert told(table, "slow") == []
     age(tmp_path / "t", 9)
     table.vacuum(dry_run=False)
-    assert table.view.state.oldest_version == 7, "fast is the slower one now"
+    assert table.opened.view.state.oldest_version == 7, "fast is the slower one now"
     assert told(table, "fast") == [(8, "-U", "v3"), (8, "+U", "v4")]
 
 
@@ -112,7 +112,7 @@ def test_a_consumer_that_stands_still_expires(tmp_path: Path) -> None:
     age(tmp_path / "t", 9, consumers=True)
     table.vacuum(dry_run=False)
     assert [consumer.name for consumer in table.consumers.list()] == ["alive"]
-    assert table.view.state.oldest_version == 4
+    assert table.opened.view.state.oldest_version == 4
     with pytest.raises(InputError, match=r"there is no consumer 'gone'.*It was dropped, expired"):
         told(table, "gone")
     assert list(table.consumers.expire(older_than=dt.timedelta(days=1))) == ["alive"]

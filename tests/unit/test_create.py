@@ -134,7 +134,7 @@ def test_a_merger_by_name_by_id_or_as_it_is(merger: Any, options: Any, tmp_path:
     table = LakeTable.create(
         tmp_path, "k INT, o INT, s STRING", key=["k"], ordering=["O"], merger=merger, options=options
     )
-    config = LakeTable.open(tmp_path).view.config
+    config = LakeTable.open(tmp_path).opened.view.config
     assert (config.merger_id, config.merger_name) == (EventTime.id, "event-time")
     assert config.merger_options == {"delete_when": {"column": "s", "values": ["gone"]}}
     assert (table.key, table.ordering) == (("k",), ("o",))

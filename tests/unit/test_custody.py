@@ -92,7 +92,7 @@ def test_files_of_a_replay_that_another_was_faster_than(tmp_path: Path, monkeypa
     mirror = LakeTable.open(tmp_path / "mirror")
     assert rows_of(mirror.to_arrow()) == rows_of(table.to_arrow())
     files = {path for path in listing(tmp_path / "mirror") if path.startswith("base/")}
-    assert files == {base.add.path for base in mirror.view.base_files}
+    assert files == {base.add.path for base in mirror.opened.view.base_files}
 
 
 def test_what_went_to_consumers(tmp_path: Path) -> None:

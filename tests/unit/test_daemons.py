@@ -69,7 +69,7 @@ def maintained(table: LakeTable, stop: threading.Event) -> list[MaintenanceResul
 
 
 def logs_of(path: Path) -> int:
-    return len(LakeTable.open(path).view.log_commits)
+    return len(LakeTable.open(path).opened.view.log_commits)
 
 
 @pytest.mark.parametrize("commits", [1, 4, 9])
@@ -84,7 +84,7 @@ def test_maintenance_goes_on_with_the_table_that_is_there(
         runs = maintained(table, stop)
     assert [run.minor is not None for run in runs] == [True, commits > 2, False]
     assert logs_of(path) < 2
-    new = LakeTable.open(path).view.snapshot.metadata.id
+    new = LakeTable.open(path).opened.view.snapshot.metadata.id
     (line,) = [record.getMessage() for record in caplog.records]
     assert f"continues with the table {new}" in line
     assert state_of(path) == rows_of(frame([(k, max(range(k, commits, 3)), "new") for k in range(min(3, commits))]))
@@ -151,10 +151,10 @@ def test_a_table_opened_anew_keeps_its_arguments_and_nothing_of_its_files(tmp_pa
     create(path).upsert(frame([(2, 2, "new")]))
     anew = table.opened_anew()
     assert rows_of(anew.to_arrow()) == [(2, 2, "new")]
-    assert anew.handle.settings is settings
-    assert anew.handle.store is table.handle.store
-    assert anew.handle.decoded is not table.handle.decoded
-    assert anew.handle.footers is not table.handle.footers
+    assert anew.opened.handle.settings is settings
+    assert anew.opened.handle.store is table.opened.handle.store
+    assert anew.opened.handle.decoded is not table.opened.handle.decoded
+    assert anew.opened.handle.footers is not table.opened.handle.footers
 
 
 @pytest.mark.parametrize("with_consumer", [False, True])

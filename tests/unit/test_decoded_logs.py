@@ -53,7 +53,7 @@ class Overtaken(LocalStore):
         if path.endswith("-index.parquet"):
             planned = []
             other = threading.Thread(
-                target=lambda: planned.append(LakeTable.open(self.path).view.file_slices), daemon=True
+                target=lambda: planned.append(LakeTable.open(self.path).opened.view.file_slices), daemon=True
             )
             other.start()
             other.join(timeout=60)
@@ -79,7 +79,7 @@ def test_a_plan_does_not_wait_for_that_of_another_table(tmp_path: Path) -> None:
     table = LakeTable.create(tmp_path, "k BIGINT, v STRING", key=["k"], buckets=4, settings=settings)
     for value in ("base", "one"):
         table.upsert(pa.table({"k": range(20), "v": [value] * 20}))
-    assert len(stored_in(Overtaken(tmp_path), settings).view.file_slices) == 4
+    assert len(stored_in(Overtaken(tmp_path), settings).opened.view.file_slices) == 4
 
 
 def test_threads_that_read_a_version_plan_it_once(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_threads_that_read_a_version_plan_it_once(tmp_path: Path) -> None:
             return super().get(path)
 
     store = Slow(tmp_path)
-    view = stored_in(store, settings).view
+    view = stored_in(store, settings).opened.view
     store.fetched.clear()
 
     def plan() -> object:
@@ -123,5 +123,5 @@ def test_logs_are_decoded_once(tmp_path: Path) -> None:
     table.compact()
     # Its plan reads the sizes of blocks from each, and nothing reads them again.
     assert [path.endswith("-index.parquet") for path in store.fetched].count(True) == 3
-    sent = pickle.loads(pickle.dumps(table.handle.decoded))
+    sent = pickle.loads(pickle.dumps(table.opened.handle.decoded))
     assert not sent._known

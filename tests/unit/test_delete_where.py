@@ -86,7 +86,7 @@ def test_rows_that_change_meanwhile_are_judged_again(compacted: bool, tmp_path: 
     assert result.rows == 4
     assert state_of(path) == [(3, 12, "b")]
     kept = {file for file in listing(path) if "/log/" in file}
-    named = {file for commit in LakeTable.open(path).view.log_commits for file in commit.paths}
+    named = {file for commit in LakeTable.open(path).opened.view.log_commits for file in commit.paths}
     assert named <= kept
     assert (len(kept), len(named)) == (2, 1 if compacted else 2), "the first attempt's log is gone"
 
@@ -115,7 +115,7 @@ def test_a_compaction_of_a_later_version_with_the_same_records_changes_no_rows(t
         table = LakeTable.open(path)
         table.savepoint("no-records")
         table.compact(minor=minor)
-        assert not table.view.log_commits
+        assert not table.opened.view.log_commits
 
     table, store = open_over(path, Fault(action=compact, method="put_if_absent"))
     assert table.delete_where("v = 'a'").rows == 3

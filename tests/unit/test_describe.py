@@ -21,7 +21,7 @@ def test_slices_and_totals_through_a_tables_life(tmp_path: Path) -> None:
     first, second = table.buckets()
     assert (first.partition, second.partition) == ({"p": "a"}, {"p": "b"})
     assert (first.base_files, first.base_rows, first.log_blocks, first.winner_files) == (1, 10, 0, 0)
-    sizes = {add.path: add.size_bytes for add in table.view.snapshot.files.values()}
+    sizes = {add.path: add.size_bytes for add in table.opened.view.snapshot.files.values()}
     assert first.base_bytes + second.base_bytes == sum(sizes.values())
     assert first.read_amplification == 1
 

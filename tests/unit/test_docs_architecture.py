@@ -19,6 +19,7 @@ QUESTIONS = [
     "Where are files of a failed write deleted?",
     "What happens to a row of a CSV file that does not parse?",
     "Which settings choose the route of a read on Spark?",
+    "What is decided about a write before a row is read?",
     "How does a key find its bucket?",
 ]
 

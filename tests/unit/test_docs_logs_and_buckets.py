@@ -22,6 +22,6 @@ def test_the_python_runs(tmp_path: Path) -> None:
     seen = []
     for block in code:
         names = run(GUIDE, [block], **names)
-        seen.append((table.view.config.buckets, len(table.view.log_commits)))
+        seen.append((table.opened.view.config.buckets, len(table.opened.view.log_commits)))
     assert seen == [(2, 1), (8, 0), (2, 0)]
     assert state_of(path) == expected

@@ -40,7 +40,7 @@ def test_the_python_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None
     expected = state_of(path)
     run("maintenance.md", (code for code in blocks("python") if "airflow" not in code), path=path)
     assert state_of(path) == expected
-    configuration = LakeTable.open(path).view.snapshot.metadata.configuration
+    configuration = LakeTable.open(path).opened.view.snapshot.metadata.configuration
     assert configuration["lakemerge.minorCompaction.afterCommits"] == "5"
     assert "MaintenanceResult(version=" in capsys.readouterr().out
 

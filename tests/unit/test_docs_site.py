@@ -145,8 +145,8 @@ def test_every_property_that_can_be_set_is_told(tmp_path: Path) -> None:
     assert settable <= told
     table = LakeTable.create(tmp_path / "t", "id BIGINT", key=["id"], buckets=1)
     own = {
-        *table.view.snapshot.metadata.configuration,
-        *TableConfig.of(table.view.snapshot.metadata, url="").configuration(),
+        *table.opened.view.snapshot.metadata.configuration,
+        *TableConfig.of(table.opened.view.snapshot.metadata, url="").configuration(),
     }
     assert own <= told
 

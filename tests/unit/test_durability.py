@@ -84,7 +84,7 @@ ROUTES: dict[str, Callable[[LakeTable], object]] = {
     "savepoint": lambda table: table.savepoint("here"),
     "restore": lambda table: (table.delete(pa.table({"k": [5]})), table.restore(version=4)),
     "consumer": lambda table: table.consumers.register("me"),
-    "checkpoint": lambda table: table.handle.log.checkpoint(table.view.snapshot),
+    "checkpoint": lambda table: table.opened.handle.log.checkpoint(table.opened.view.snapshot),
     "vacuum": lambda table: (
         table.compact(),
         table.vacuum(dry_run=False, retention=dt.timedelta(0), enforce_retention=False),
@@ -102,7 +102,9 @@ def test_a_power_cut_after_an_operation_loses_nothing(route: str, disk: Disk, pa
 def test_a_power_cut_after_each_commit_of_a_first_load(disk: Disk, path: Path, tmp_path: Path) -> None:
     table = create(path, buckets=4)
     table.upsert(frame(ROWS))
-    assert any(file.startswith("base/") for file in table.view.snapshot.files), "rows that came first are base files"
+    assert any(file.startswith("base/") for file in table.opened.view.snapshot.files), (
+        "rows that came first are base files"
+    )
     survives(disk, path, tmp_path, ROWS)
 
 

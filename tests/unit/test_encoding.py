@@ -115,7 +115,7 @@ def test_base_files_of_a_compaction_are_encoded_so(tmp_path: Path) -> None:
     table.upsert(pa.table({"id": np.arange(ROWS), "kind": ["a", "b"] * (ROWS // 2)}))
     table.upsert(pa.table({"id": [3], "kind": ["c"]}))
     table.compact()
-    for path in table.view.snapshot.files:
+    for path in table.opened.view.snapshot.files:
         assert _dictionaries(tmp_path / "t" / path) == {"id": False, "kind": True, "_lm_file": True}
 
 

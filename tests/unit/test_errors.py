@@ -260,9 +260,9 @@ def test_a_damaged_file_is_named(
     """Reading, writing by condition and compacting refuse; what is fine still works."""
     table = dirty(tmp_path)
     expected = state_of(tmp_path)
-    paths = {base.add.path for base in table.view.base_files}
-    paths |= {base.tombstones for base in table.view.base_files if base.tombstones is not None}
-    paths |= {path for commit in table.view.log_commits for path in commit.paths}
+    paths = {base.add.path for base in table.opened.view.base_files}
+    paths |= {base.tombstones for base in table.opened.view.base_files if base.tombstones is not None}
+    paths |= {path for commit in table.opened.view.log_commits for path in commit.paths}
     broken = [path for path in paths if what in path and ("index" in what) == ("index" in path)]
     assert broken
     saved = tmp_path_factory.mktemp("saved") / "table"
@@ -419,7 +419,7 @@ def test_a_store_that_fails_is_no_damaged_table(error: OSError, tmp_path: Path) 
 
 def test_a_version_whose_state_somebody_removed(tmp_path: Path) -> None:
     """No checkpoint is to blame: the commits say so. Nothing is written onto it; what was before is whole."""
-    log = create(tmp_path).handle.log
+    log = create(tmp_path).opened.handle.log
     without = Attempt([DomainMetadata("lakemerge.state", "", removed=True)])
     log.commit(log.snapshot(), lambda tip: without, operation="OTHER", parameters={})
     with pytest.raises(TableDamagedError, match=r"version 1 has no domain 'lakemerge\.state'.*Versions before"):

@@ -227,9 +227,9 @@ def test_comments_places_and_nullability_change_no_row(tmp_path: Path) -> None:
 def test_a_write_planned_before_a_change_of_columns_lands(tmp_path: Path) -> None:
     table = create(tmp_path, schema=NESTED)
     table.upsert(table_of([old(1, 5), old(2, 5)], OLD))
-    stale = table.view
+    stale = table.opened.view
     table.alter(add_columns=MORE, order=["m"], comments={"a.s": "street"})
-    upsert_arrow(table.handle, stale, table_of([old(1, 6)], OLD), WriteRequest())
+    upsert_arrow(table.opened.handle, stale, table_of([old(1, 6)], OLD), WriteRequest())
     assert found(LakeTable.open(tmp_path).to_arrow()) == [widened(old(1, 6)), widened(old(2, 5))]
 
 
@@ -253,25 +253,25 @@ def test_a_frame_adds_its_columns_in_one_commit(tmp_path: Path) -> None:
     kind = pa.struct([("x", pa.int32()), ("Y", pa.int8())])
     assert table.schema.types == [pa.int64(), pa.int64(), pa.string(), kind, pa.string()]
     assert table.schema.names == ["k", "o", "v", "s", "w"]
-    assert table.view.state.schema_epoch == 1
+    assert table.opened.view.state.schema_epoch == 1
     expected = [(1, 6, "b", {"x": None, "Y": 2}, "x"), (2, 5, "b", None, None)]
     assert state_of(tmp_path) == expected
     table.compact()
     assert state_of(tmp_path) == expected
     assert table.upsert(frame([], ["k", "o", "z"], z=pa.int8()), merge_schema=True).rows == 0
     assert table.schema.names[-1] == "z", "a frame without rows has a schema, too"
-    epoch = table.view.state.schema_epoch
+    epoch = table.opened.view.state.schema_epoch
     table.upsert(WIDE, merge_schema=True)
-    assert table.view.state.schema_epoch == epoch == 2, "a frame that brings no column changes no schema"
+    assert table.opened.view.state.schema_epoch == epoch == 2, "a frame that brings no column changes no schema"
 
 
 def test_the_first_load_adds_columns(tmp_path: Path) -> None:
     table = create(tmp_path, buckets=None)
     result = table.upsert(WIDE, merge_schema=True)
-    assert (result.mode, table.view.config.buckets, table.view.state.schema_epoch) == ("load", 1, 1)
+    assert (result.mode, table.opened.view.config.buckets, table.opened.view.state.schema_epoch) == ("load", 1, 1)
     assert state_of(tmp_path) == [(1, 6, "b", "x"), (3, 6, "c", None)]
-    assert table.view.is_empty is False
-    assert all(file_slice.is_clean for file_slice in table.view.file_slices)
+    assert table.opened.view.is_empty is False
+    assert all(file_slice.is_clean for file_slice in table.opened.view.file_slices)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_the_merger_has_to_take_the_columns(tmp_path: Path) -> None:
 
 def writing(table: LakeTable, **options: Any) -> Callable[[pa.Table], UpsertResult]:
     """Upserts as of now, however much later they are called."""
-    handle, stale = table.handle, table.view
+    handle, stale = table.opened.handle, table.opened.view
     return lambda data: upsert_arrow(handle, stale, data, WriteRequest(**options))
 
 

@@ -42,7 +42,7 @@ def deleted(path: Path, *, minor: bool = False, **options: Any) -> LakeTable:
 
 
 def tombstones(path: Path, table: LakeTable) -> list[Row]:
-    files = [file_slice.tombstones for file_slice in table.view.file_slices if file_slice.tombstones is not None]
+    files = [file_slice.tombstones for file_slice in table.opened.view.file_slices if file_slice.tombstones is not None]
     return [row for file in files for row in rows_of(pq.read_table(path / file).select(["k", "o"]))]
 
 
@@ -189,7 +189,7 @@ def test_nothing_is_due(tmp_path: Path) -> None:
     assert table.version == version
     expire(table)
     version = table.version
-    assert commit_expiry(table.handle, table.view, horizon=1).version == version, "forgotten already"
+    assert commit_expiry(table.opened.handle, table.opened.view, horizon=1).version == version, "forgotten already"
 
 
 def test_the_retention_is_a_table_property(tmp_path: Path) -> None:
@@ -226,9 +226,9 @@ def test_expiries_that_all_file_slices_have_folded_become_one(tmp_path: Path) ->
         made.append(Expiry(table.version + 1, table.version))
         expire(table)
         table.delete(frame([(1, 30 + number)], ["k", "o"]))
-        assert expiries_of(table.view.snapshot)[-1] == made[-1]
+        assert expiries_of(table.opened.view.snapshot)[-1] == made[-1]
         table.compact()
-    assert expiries_of(table.view.snapshot) == tuple(made[-2:])
+    assert expiries_of(table.opened.view.snapshot) == tuple(made[-2:])
 
 
 def test_an_expiry_begun_before_a_restore_judges_the_restored_logs(tmp_path: Path) -> None:
@@ -239,10 +239,10 @@ def test_an_expiry_begun_before_a_restore_judges_the_restored_logs(tmp_path: Pat
     table.delete(frame([(1, 10)], ["k", "o"]))
     live = table.version
     table.compact()
-    view = table.view
+    view = table.opened.view
     LakeTable.open(path).restore(version=live)
-    outcome = commit_expiry(table.handle, view, horizon=view.version)
-    assert expiries_of(LakeTable.open(path).view.snapshot)[-1].horizon < live, outcome
+    outcome = commit_expiry(table.opened.handle, view, horizon=view.version)
+    assert expiries_of(LakeTable.open(path).opened.view.snapshot)[-1].horizon < live, outcome
     LakeTable.open(path).upsert(frame(LATE))
     assert state_of(path) == []
 

@@ -310,8 +310,8 @@ def test_requests_are_bounded(tmp_path: Path) -> None:
     for number in range(20):
         table.upsert(frame([(k, number, "w") for k in range(0, 400, 7)]))
     quiet, _ = open_over(tmp_path / "t")
-    store = CountingStore(quiet.handle.store)
-    table = LakeTable(replace_store(quiet, store), quiet.view.snapshot, pinned=False, spark=None)
+    store = CountingStore(quiet.opened.handle.store)
+    table = LakeTable(replace_store(quiet, store), quiet.opened.view.snapshot, pinned=False, spark=None)
     table.explain({"k": 7})
     calls = store.counts().calls
     assert {name: calls[name] for name in ("list", "get", "open_input", "stat")} == {
@@ -321,4 +321,4 @@ def test_requests_are_bounded(tmp_path: Path) -> None:
 
 
 def replace_store(table: LakeTable, store: CountingStore) -> Any:
-    return replace(table.handle, store=store, log=DeltaLog(store))
+    return replace(table.opened.handle, store=store, log=DeltaLog(store))

@@ -129,7 +129,7 @@ def test_a_compaction_takes_up_all_others(minor: bool, tmp_path: Path) -> None:
     put(table, (7, -1))
     assert table.compact().skipped == ()
     assert rows_of(table.to_arrow()) == sorted([(3, 101), *FITTING[:4], (5, 102), *FITTING[5:], (7, 127)])
-    assert all(file_slice.is_clean for file_slice in table.view.file_slices)
+    assert all(file_slice.is_clean for file_slice in table.opened.view.file_slices)
     assert table.version > version
     assert LakeTable.check(tmp_path).findings == ()
 

@@ -258,7 +258,7 @@ def test_snapshots(tmp_path: Path, scd_type: int) -> None:
         auto_cdc_from_snapshot(source=pa.table({"k": [1, 1], "v": ["a", "b"]}), **flow)
     assert table.version == version
     auto_cdc_from_snapshot(source=frames[0], **flow)
-    assert table.view.snapshot.txns["lakemerge.flow.snapshot"].version == 51
+    assert table.opened.view.snapshot.txns["lakemerge.flow.snapshot"].version == 51
 
 
 def test_transactions_between_batches_of_changes(tmp_path: Path) -> None:

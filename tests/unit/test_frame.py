@@ -253,7 +253,7 @@ def test_years_that_no_partition_has(kind: str, tmp_path: Path) -> None:
     for values in (far, pc.negate(far)):
         with pytest.raises(FrameError, match="'p' hold a date or time outside of the years 1 to 9999"):
             table.upsert(pa.table({"p": values.cast(arrow_kind), "k": near.cast(arrow_kind)}))
-        assert table.version == len(table.view.log_commits) == 0
+        assert table.version == len(table.opened.view.log_commits) == 0
         assert not list(tmp_path.rglob("*.parquet"))
     table.upsert(pa.table({"p": near.cast(arrow_kind), "k": far.cast(arrow_kind)}))
     table.upsert(pa.table({"p": near.cast(arrow_kind), "k": far.cast(arrow_kind)}))

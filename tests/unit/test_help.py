@@ -18,7 +18,7 @@ import lakemerge.provenance
 from lakemerge import LakeTable, Merger, RowMerger
 
 MODULES = (lakemerge, lakemerge.flows, lakemerge.ingest, lakemerge.provenance)
-FOR_SERVICES = {"handle", "view", "opened", "opened_anew"}
+FOR_SERVICES = {"opened", "opened_anew"}
 """They say of themselves that they are not part of the public API."""
 
 

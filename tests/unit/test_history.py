@@ -96,7 +96,7 @@ def test_a_table_follows_the_tip(tmp_path: Path) -> None:
 
 def test_commits_of_strangers_are_listed(tmp_path: Path) -> None:
     """A commit without commitInfo has a version and a time, and nothing to say. The table says that it is damaged."""
-    log = create(tmp_path).handle.log
+    log = create(tmp_path).opened.handle.log
     (tmp_path / f"_delta_log/{1:020d}.json").write_text(json.dumps({"txn": {"appId": "x", "version": 1}}) + "\n")
     entry = log.history(limit=1)[0]
     assert (entry.version, entry.operation, entry.parameters, entry.metrics, entry.info) == (1, None, {}, {}, {})

@@ -37,7 +37,7 @@ def made(path: Path, commits: int, value: str, **given: Any) -> LakeTable:
 
 
 def over(path: Path, store: Any) -> LakeTable:
-    handle = replace(LakeTable.open(path).handle, store=store, log=DeltaLog(store))
+    handle = replace(LakeTable.open(path).opened.handle, store=store, log=DeltaLog(store))
     return LakeTable(handle, handle.log.snapshot(), pinned=False, spark=None)
 
 
@@ -60,7 +60,7 @@ WRITES: dict[str, Callable[[LakeTable], object]] = {
     "expire_tombstones": lambda table: table.expire_tombstones(),
     "savepoint": lambda table: table.savepoint("here"),
     "restore": lambda table: table.restore(version=1),
-    "checkpoint": lambda table: table.handle.log.checkpoint(table.opened.standing.snapshot),
+    "checkpoint": lambda table: table.opened.handle.log.checkpoint(table.opened.standing.snapshot),
 }
 READS: dict[str, Callable[[LakeTable], object]] = {
     "to_arrow": lambda table: table.to_arrow(),
@@ -161,7 +161,10 @@ def test_a_listing_that_lags_is_no_removed_table(tmp_path: Path) -> None:
     table = over(path, LocalStore(path))
     store = FaultStore(LocalStore(path), Fault(action=Lag(100), method="list", after=True, lasting=True))
     stale = LakeTable(
-        replace(table.handle, store=store, log=DeltaLog(store)), table.view.snapshot, pinned=False, spark=None
+        replace(table.opened.handle, store=store, log=DeltaLog(store)),
+        table.opened.view.snapshot,
+        pinned=False,
+        spark=None,
     )
     assert stale.version == 3
     LakeTable.open(path).upsert(row(4, "theirs"))
@@ -176,13 +179,13 @@ def test_nothing_is_written_into_a_hole_of_the_log(tmp_path: Path) -> None:
     for number in range(6):
         table.upsert(row(number, "a"))
     old = LakeTable.open(path)
-    begin = old.view
+    begin = old.opened.view
     for number in range(6, 13):
         table.upsert(row(number, "a"))
     hole = path / "_delta_log" / f"{7:020d}.json"
     hole.unlink()
     with pytest.raises(CommitConflictError, match="between version 6 and 13 were cleaned up or lost"):
-        old.handle.log.commit(begin.snapshot, lambda tip: pytest.fail("built"), operation="W", parameters={})
+        old.opened.handle.log.commit(begin.snapshot, lambda tip: pytest.fail("built"), operation="W", parameters={})
     assert old.upsert(row(777, "late")).version == 14
     assert LakeTable.open(path).get({"id": 777}) == {"id": 777, "v": "late"}
     assert not hole.exists()

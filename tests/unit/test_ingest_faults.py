@@ -127,8 +127,8 @@ def test_what_failed_leaves_no_file(stage: Path) -> None:
         except (ConnectionError, LakeMergeError):
             there = {file for file in listing(copy) if not file.startswith("_delta_log/")}
             known = LakeTable.open(copy)
-            store = known.handle.store
-            commits = known.handle.log.commits(since=-1, until=known.version)
+            store = known.opened.handle.store
+            commits = known.opened.handle.log.commits(since=-1, until=known.version)
             named = {file for _, actions in commits for file in references(actions, store)}
             left = {file for file in there - named if not file.endswith(".clock")}
             assert not left, (call, left)

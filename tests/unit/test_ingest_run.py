@@ -59,12 +59,12 @@ def test_what_lands_is_in_the_table_once(table: LakeTable, landing: Path) -> Non
 def test_one_commit_has_records_ledger_and_transaction(table: LakeTable, landing: Path) -> None:
     land(landing, "a.json", numbered(0, 3))
     job(table, landing).run()
-    snapshot = table.view.snapshot
+    snapshot = table.opened.view.snapshot
     assert snapshot.version == 1
     told = ingests_of(snapshot)["feed"]
     assert (told.window, told.generation, told.table_id) == (1, 1, snapshot.metadata.id)
     assert snapshot.txns["lakemerge.ingest.feed"].version == 1
-    (ledger,) = ledger_tables(table.handle.store, told.ledger)
+    (ledger,) = ledger_tables(table.opened.handle.store, told.ledger)
     assert ledger.select(["path", "state", "rows", "window"]).to_pylist() == [
         {"path": str(landing / "a.json"), "state": "committed", "rows": 3, "window": 1}
     ]
@@ -272,7 +272,7 @@ def test_a_restored_table_is_not_filled_before_a_reset(table: LakeTable, landing
     feed.reset(seen="forget")
     assert (feed.run().files, feed.status().generation) == (2, 3)
     assert rows(table) == [(0, 1, "x"), (1, 1, "x")]
-    assert table.view.snapshot.txns["lakemerge.ingest.feed"].version == feed.status().window == 5
+    assert table.opened.view.snapshot.txns["lakemerge.ingest.feed"].version == feed.status().window == 5
 
 
 def test_a_table_made_anew_has_nothing_of_the_old_ones_files(table: LakeTable, landing: Path, tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_jobs_of_different_names_do_not_know_each_other(table: LakeTable, landin
     land(landing, "a.json", numbered(0, 1))
     assert table.ingest("one", Files(landing, format="json")).run().files == 1
     assert table.ingest("two", Files(landing, format="json")).run().files == 1
-    assert sorted(ingests_of(table.view.snapshot)) == ["one", "two"]
+    assert sorted(ingests_of(table.opened.view.snapshot)) == ["one", "two"]
 
 
 def test_a_job_that_goes_on_scans_at_its_interval_and_when_asked(table: LakeTable, landing: Path) -> None:

@@ -57,9 +57,9 @@ def fill(table: LakeTable, landing: Path, start: int, stop: int) -> IngestJob:
 def test_a_vacuum_keeps_what_the_job_needs_and_takes_the_rest(table: LakeTable, landing: Path) -> None:
     feed = fill(table, landing, 0, 12)
     written = {path for path in listing(Path(table.url)) if path.startswith(INGEST_FOLDER)}
-    needed = set(ingests_of(table.view.snapshot)["feed"].paths)
+    needed = set(ingests_of(table.opened.view.snapshot)["feed"].paths)
     assert needed < written
-    assert needed <= snapshot_references(table.view.snapshot, table.handle.store)
+    assert needed <= snapshot_references(table.opened.view.snapshot, table.opened.handle.store)
     result = table.vacuum(dry_run=False, retention=dt.timedelta(0), enforce_retention=False)
     left = {path for path in listing(Path(table.url)) if path.startswith(INGEST_FOLDER)}
     assert result.files["ingest"] == len(written) - len(left)
@@ -89,7 +89,7 @@ def test_a_savepoint_keeps_the_ledger_of_its_version(table: LakeTable, landing: 
 def test_check_looks_at_ledgers_and_rejects(table: LakeTable, landing: Path) -> None:
     fill(table, landing, 0, 3)
     assert LakeTable.check(table.url).ok
-    told = ingests_of(table.view.snapshot)["feed"]
+    told = ingests_of(table.opened.view.snapshot)["feed"]
     ledger, rejects = (Path(table.url) / files[-1].path for files in (told.ledger, told.rejects))
     whole = ledger.read_bytes()
     ledger.write_bytes(whole[:-1])
@@ -105,7 +105,7 @@ def test_check_looks_at_ledgers_and_rejects(table: LakeTable, landing: Path) -> 
 
 def test_a_ledger_that_says_other_things_than_its_domain_is_told(table: LakeTable, landing: Path) -> None:
     fill(table, landing, 0, 3)
-    told = ingests_of(table.view.snapshot)["feed"]
+    told = ingests_of(table.opened.view.snapshot)["feed"]
     wrong = replace(told, ledger=tuple(replace(file, rows=file.rows + 1) for file in told.ledger))
     _with_domain(table, wrong.domain())
     assert "rows; the log says" in str(LakeTable.check(table.url))
@@ -116,8 +116,8 @@ def test_a_ledger_that_says_other_things_than_its_domain_is_told(table: LakeTabl
 def test_pieces_that_do_not_follow_each_other_are_told(table: LakeTable, landing: Path) -> None:
     land(landing, "a.json", numbered(0, 30), at=1)
     table.ingest("feed", Files(landing, format="json", block_bytes=100), blocks_per_window=1).run()
-    told = ingests_of(table.view.snapshot)["feed"]
-    pieces = pa.concat_tables(ledger_tables(table.handle.store, told.ledger))
+    told = ingests_of(table.opened.view.snapshot)["feed"]
+    pieces = pa.concat_tables(ledger_tables(table.opened.handle.store, told.ledger))
     left = pa.concat_tables([pieces.slice(0, 1), pieces.slice(2)])
     path = Path(table.url) / told.ledger[0].path
     pq.write_table(left, path)
@@ -127,7 +127,9 @@ def test_pieces_that_do_not_follow_each_other_are_told(table: LakeTable, landing
 
 
 def _with_domain(table: LakeTable, domain: DomainMetadata) -> None:
-    table.handle.log.commit(table.view.snapshot, lambda tip: Attempt([domain]), operation="TEST", parameters={})
+    table.opened.handle.log.commit(
+        table.opened.view.snapshot, lambda tip: Attempt([domain]), operation="TEST", parameters={}
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,7 +148,7 @@ def _with_domain(table: LakeTable, domain: DomainMetadata) -> None:
 )
 def test_a_damaged_domain_is_damage(name: str, value: object, table: LakeTable, landing: Path) -> None:
     fill(table, landing, 0, 1)
-    domain = table.view.snapshot.domains["lakemerge.ingest.feed"]
+    domain = table.opened.view.snapshot.domains["lakemerge.ingest.feed"]
     body = {**orjson.loads(domain.configuration), name: value}
     _with_domain(table, DomainMetadata(domain.domain, orjson.dumps(body).decode(), False))
     with pytest.raises(TableDamagedError, match=r"domain 'lakemerge\.ingest\.feed' is damaged"):
@@ -162,9 +164,9 @@ def test_a_domain_is_what_it_was() -> None:
 
 def test_a_restore_keeps_the_job_of_now(table: LakeTable, landing: Path) -> None:
     fill(table, landing, 0, 2)
-    before = ingests_of(table.view.snapshot)
+    before = ingests_of(table.opened.view.snapshot)
     table.restore(version=1)
-    assert ingests_of(table.view.snapshot) == before
+    assert ingests_of(table.opened.view.snapshot) == before
     table.restore(version=2)
     assert job(table, landing).status().needs_reset, "even where the rows are back: nobody can tell"
 

@@ -29,7 +29,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LakeTable:
     table = LakeTable.create(tmp_path / "t", "id BIGINT, v INT", key=["id"], buckets=1)
     for number in range(1, HOURS):
         now_ms = int((FIRST + dt.timedelta(hours=number)).timestamp() * 1000)
-        monkeypatch.setattr(table.handle.log, "_clock_ms", lambda now_ms=now_ms: now_ms)
+        monkeypatch.setattr(table.opened.handle.log, "_clock_ms", lambda now_ms=now_ms: now_ms)
         table.upsert(pa.table({"id": [1], "v": pa.array([number], pa.int32())}))
     return table
 

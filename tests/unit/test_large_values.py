@@ -282,7 +282,7 @@ def test_shared_values_count_each_time_that_they_are_written(kind: pa.DataType, 
     values = pa.array(["x" * 1000], pa.string()).dictionary_encode().take(pa.array([0] * 100))
     column = values if pa.types.is_dictionary(kind) else values.cast(pa.string()).cast(kind)
     table.upsert(pa.table({"k": range(100), "o": range(100), "v": column}))
-    blocks = [block for file_slice in table.view.file_slices for block in file_slice.blocks]
+    blocks = [block for file_slice in table.opened.view.file_slices for block in file_slice.blocks]
     assert sum(block.rows for block in blocks) >= 100
     assert max(block.data_bytes for block in blocks) <= 11_000
     assert (

@@ -369,7 +369,7 @@ def rows(table: LakeTable) -> list[str]:
 
 
 def logged(table: LakeTable) -> int:
-    return sum(block.rows for file_slice in table.view.file_slices for block in file_slice.blocks)
+    return sum(block.rows for file_slice in table.opened.view.file_slices for block in file_slice.blocks)
 
 
 def test_a_merger_with_hooks_of_earlier_versions_is_named() -> None:

@@ -262,7 +262,7 @@ def test_the_columns_of_two_writers_count_together(tmp_path: Path) -> None:
     made(tmp_path / "t")
     first, second = (LakeTable.open(tmp_path / "t", settings=Settings(max_columns=5)) for _ in range(2))
     names = [[f"{writer}{number}" for number in range(2)] for writer in "ab"]
-    first.view, second.view  # noqa: B018 - both stand at the version before
+    first.opened.view, second.opened.view  # noqa: B018 - both stand at the version before
     first.upsert(pa.table({"id": [3], **{name: [1] for name in names[0]}}), merge_schema=True)
     with pytest.raises((FrameError, SchemaError), match="would have 6 columns"):
         second.upsert(pa.table({"id": [3], **{name: [1] for name in names[1]}}), merge_schema=True)
@@ -303,4 +303,4 @@ def test_a_single_file_with_a_deep_value_is_refused(times: int, tmp_path: Path) 
     table = made(tmp_path / "t")
     rows = SingleFile.found(str(file))
     with pytest.raises(FrameError, match=r"byte 0: .*(nests|depth limit)"):
-        rows.rows(table.view.config, table.handle.merger(table.view), merge_schema=True).read_all()
+        rows.rows(table.opened.view.config, table.opened.handle.merger(table.opened.view), merge_schema=True).read_all()

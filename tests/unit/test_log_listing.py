@@ -57,9 +57,9 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 def opened(root: Path, **at: object) -> tuple[LakeTable, CountingStore]:
     """A table whose store counts from then on."""
     table = LakeTable.open(root, **at)  # type: ignore[arg-type]
-    store = CountingStore(table.handle.store)
-    handle = replace(table.handle, store=store, log=DeltaLog(store))
-    return LakeTable(handle, table.view.snapshot, pinned=bool(at), spark=None), store
+    store = CountingStore(table.opened.handle.store)
+    handle = replace(table.opened.handle, store=store, log=DeltaLog(store))
+    return LakeTable(handle, table.opened.view.snapshot, pinned=bool(at), spark=None), store
 
 
 def second(root: Path, version: int) -> dt.datetime:
@@ -74,20 +74,20 @@ def history(table: LakeTable) -> object:
 
 
 def near_start(table: LakeTable) -> object:
-    return table.handle.log.snapshot(version=NEAR + 7).version
+    return table.opened.handle.log.snapshot(version=NEAR + 7).version
 
 
 def first_versions(table: LakeTable) -> object:
-    return [table.handle.log.snapshot(version=version).version for version in (0, 1, 31)]
+    return [table.opened.handle.log.snapshot(version=version).version for version in (0, 1, 31)]
 
 
 def near_end(table: LakeTable) -> object:
-    return table.version - table.handle.log.snapshot(version=table.version - 3).version
+    return table.version - table.opened.handle.log.snapshot(version=table.version - 3).version
 
 
 def timestamp_near_end(table: LakeTable) -> object:
-    log = table.handle.log
-    asked_ms = table.view.snapshot.timestamp_ms - 2_500
+    log = table.opened.handle.log
+    asked_ms = table.opened.view.snapshot.timestamp_ms - 2_500
     return table.version - log.snapshot(timestamp_ms=asked_ms).version
 
 
@@ -96,7 +96,7 @@ def changes_near_end(table: LakeTable) -> object:
 
 
 def some_commits(table: LakeTable) -> object:
-    return [version for version, _ in table.handle.log.commits(since=NEAR, until=NEAR + 2)]
+    return [version for version, _ in table.opened.handle.log.commits(since=NEAR, until=NEAR + 2)]
 
 
 def follow(table: LakeTable) -> object:
@@ -133,7 +133,7 @@ def test_an_old_version_looks_at_no_later_commit(roots: dict[int, Path]) -> None
     """Its history does, since it tells of the latest commits."""
     for commits, root in roots.items():
         table, store = opened(root, version=NEAR)
-        table.handle.log.check_holds(table.view.snapshot)
+        table.opened.handle.log.check_holds(table.opened.view.snapshot)
         assert store.counts().files_listed <= 3
         assert table.history(limit=1)[0].version == commits
         assert store.counts().files_listed <= 10

@@ -208,7 +208,7 @@ def table_of(path: Path, count: int) -> None:
 
 def opened(path: Path) -> tuple[LakeTable, CountingStore]:
     store = CountingStore(LocalStore(path))
-    handle = replace(LakeTable.open(path).handle, store=store, log=DeltaLog(store))
+    handle = replace(LakeTable.open(path).opened.handle, store=store, log=DeltaLog(store))
     table = LakeTable(handle, handle.log.snapshot(), pinned=False, spark=None)
     store.reset()
     return table, store

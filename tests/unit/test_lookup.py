@@ -115,7 +115,7 @@ def test_only_row_groups_that_can_hold_the_key_are_read(tmp_path: Path) -> None:
         read(table)
         sizes[name] = store.counts().bytes_read
     # For the footer the last 64 KiB of each file are read, which is the whole file here. Rows are read in addition.
-    files = [tmp_path / "t" / path for path in table.view.snapshot.files]
+    files = [tmp_path / "t" / path for path in table.opened.view.snapshot.files]
     whole = sum(file.stat().st_size for file in files)
     rows = sum(_compressed_bytes(file) for file in files)
     assert sizes["key"] < whole / 8 * 1.2

@@ -80,10 +80,10 @@ def test_properties_are_set_changed_and_taken_away(tmp_path: Path) -> None:
     table = create(tmp_path / "t", properties={name: "3"})
     assert table.alter(properties={name: "3"}) == 0, "what the table has makes no commit"
     assert table.alter(properties={name: "7", "team": "sales"}) == 1
-    assert table.view.snapshot.metadata.configuration["team"] == "sales"
-    assert Schedule.of(table.view.snapshot.metadata.configuration).minor == CompactionStrategy(after_commits=7)
+    assert table.opened.view.snapshot.metadata.configuration["team"] == "sales"
+    assert Schedule.of(table.opened.view.snapshot.metadata.configuration).minor == CompactionStrategy(after_commits=7)
     assert table.alter(properties={name: None}) == 2
-    assert Schedule.of(table.view.snapshot.metadata.configuration).minor == CompactionStrategy(after_commits=10)
+    assert Schedule.of(table.opened.view.snapshot.metadata.configuration).minor == CompactionStrategy(after_commits=10)
     assert table.history(limit=1)[0].operation == "SET PROPERTIES"
     with pytest.raises(InputError, match=r"lakemerge\.buckets.*not one that users set"):
         table.alter(properties={"lakemerge.buckets": None, "lakemerge.key": "x"})
@@ -128,12 +128,12 @@ def test_due_by_bytes_and_ratio(tmp_path: Path) -> None:
         path = tmp_path / name
         table = loaded(path, {f"lakemerge.compaction.{name}": value})
         while not ran(table.maintain()):
-            (file_slice,) = table.view.file_slices
+            (file_slice,) = table.opened.view.file_slices
             assert file_slice.base is not None
             assert file_slice.log_bytes < (5000 if name == "afterBytes" else 2 * file_slice.base.add.size_bytes)
             write(path, keys=100)
             assert table.version < 100
-        assert not table.view.log_commits
+        assert not table.opened.view.log_commits
 
 
 def stored_ms(path: Path, version: int) -> int:
@@ -160,13 +160,13 @@ def test_vacuum_and_the_forgetting_of_deletes_are_due_by_time(tmp_path: Path, mo
     assert first.vacuum is not None
     assert not first.vacuum.dry_run
     assert ran(table.maintain()) == []
-    last_ms = table.view.snapshot.txns["lakemerge.vacuum"].last_updated_ms
+    last_ms = table.opened.view.snapshot.txns["lakemerge.vacuum"].last_updated_ms
     assert last_ms is not None
     monkeypatch.setattr(Handle, "store_now_ms", lambda _: last_ms + 60 * MINUTE_MS - 1)
     assert ran(table.maintain()) == []
     monkeypatch.setattr(Handle, "store_now_ms", lambda _: last_ms + 60 * MINUTE_MS)
     assert ran(table.maintain()) == ["tombstones", "vacuum"]
-    assert table.view.snapshot.txns["lakemerge.vacuum"].version == 1
+    assert table.opened.view.snapshot.txns["lakemerge.vacuum"].version == 1
 
 
 def test_one_call_does_what_a_neglected_table_needs(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_one_call_does_what_a_neglected_table_needs(tmp_path: Path) -> None:
     result = table.maintain()
     assert {"compaction", "tombstones", "vacuum"} <= {*ran(result)}
     assert result.version == table.version
-    assert not table.view.log_commits
+    assert not table.opened.view.log_commits
     assert state_of(path) == expected
     assert repr(result).startswith(f"MaintenanceResult(version={table.version}, CompactionResult(")
 
@@ -203,11 +203,11 @@ def test_inline_maintenance_follows_each_write(tmp_path: Path) -> None:
     path = tmp_path / "t"
     table = loaded(path, {"lakemerge.maintenance.inline": "true", "lakemerge.minorCompaction.afterCommits": "2"})
     assert table.upsert(frame([(1, 1, "x")])).version == 2
-    assert len(LakeTable.open(path).view.log_commits) == 1
+    assert len(LakeTable.open(path).opened.view.log_commits) == 1
     result = table.upsert(frame([(2, 1, "x")]))
     assert (result.version, table.version > 3) == (3, True)
-    assert not table.view.log_commits
-    assert not LakeTable.open(path).view.log_commits
+    assert not table.opened.view.log_commits
+    assert not LakeTable.open(path).opened.view.log_commits
     assert len(state_of(path)) == 100
 
 

@@ -193,7 +193,7 @@ def test_rows_that_are_read_ahead(tmp_path: Path) -> None:
     table = LakeTable.create(tmp_path / "t", "k BIGINT, n BIGINT", key=["k"], merger="commit-time", buckets=16)
     table.upsert(pa.table({"k": range(5000), "n": range(5000)}))
     table.upsert(pa.table({"k": range(0, 5000, 7), "n": [-1] * 715}))
-    handle, view = table.handle, table.view
+    handle, view = table.opened.handle, table.opened.view
     found = scan(handle, view, columns=None, filter="n < 4000", ordered=False).read_all()
     expected = scan(handle, view, columns=None, filter="n < 4000").read_all()
     assert found.sort_by("k").equals(expected.sort_by("k"))

@@ -34,7 +34,7 @@ def loaded(path: Path) -> LakeTable:
 
 
 def only_tile(table: LakeTable) -> FileSlice:
-    (file_slice,) = table.view.file_slices
+    (file_slice,) = table.opened.view.file_slices
     return file_slice
 
 
@@ -80,7 +80,7 @@ def test_changed_rows_stand_beside_the_base_file(tmp_path: Path) -> None:
     assert [winners(tmp_path / "t", file) for file in minor.winners] == [[(1, 20, "new"), (9, 20, "added")]]
     assert minor.tombstones is not None
     assert pq.read_table(tmp_path / "t" / minor.tombstones).select(["k", "o"]).to_pylist() == [{"k": 3, "o": 20}]
-    assert not table.view.log_commits
+    assert not table.opened.view.log_commits
     rest = [row for row in BASE if row[0] not in (1, 3)]
     assert state_of(tmp_path / "t") == sorted([*rest, (1, 20, "new"), (9, 20, "added")])
 
@@ -98,7 +98,7 @@ def test_a_delete_reads_of_the_rows_what_decides(tmp_path: Path, names: tuple[st
     if packed:
         table.compact_logs()
     store = CountingStore(LocalStore(path))
-    counted = LakeTable(replace(table.handle, store=store), table.view.snapshot, pinned=False, spark=None)
+    counted = LakeTable(replace(table.opened.handle, store=store), table.opened.view.snapshot, pinned=False, spark=None)
     counted.compact(minor=True)
     base_file = only_tile(counted).base
     assert base_file is not None
@@ -152,7 +152,7 @@ def test_later_records_fold_onto_winners_and_tombstones(tmp_path: Path) -> None:
     for minor in (True, False):
         assert state_of(path) == sorted(expected.values())
         table.compact(minor=minor)
-        assert not table.view.log_commits
+        assert not table.opened.view.log_commits
     table.upsert(frame([(2, 15, "later")]))
     assert state_of(path) == sorted(expected.values()), "still deleted after full compaction"
 
@@ -177,7 +177,7 @@ def test_a_full_one_takes_up_what_minor_ones_merged(tmp_path: Path) -> None:
     expected = state_of(path)
     assert table.compact().file_slices == 1, "although no log is live"
     assert only_tile(table).is_clean
-    assert not [name for name in table.view.snapshot.domains if name.startswith("lakemerge.minor.")]
+    assert not [name for name in table.opened.view.snapshot.domains if name.startswith("lakemerge.minor.")]
     assert state_of(path) == expected
     assert table.compact().file_slices == 0
 
@@ -196,10 +196,10 @@ def test_a_slice_without_a_base_file_gets_one(tmp_path: Path) -> None:
     table = create(tmp_path / "t", buckets=4)
     table.upsert(frame([(0, 1, "a")]))
     table.upsert(frame([(k, 2, "b") for k in range(20)]))
-    bare = [file_slice for file_slice in table.view.file_slices if file_slice.base is None]
+    bare = [file_slice for file_slice in table.opened.view.file_slices if file_slice.base is None]
     assert bare
     table.compact(minor=True)
-    assert all(file_slice.base is not None and file_slice.is_merged for file_slice in table.view.file_slices)
+    assert all(file_slice.base is not None and file_slice.is_merged for file_slice in table.opened.view.file_slices)
     assert state_of(tmp_path / "t") == sorted([(k, 2, "b") for k in range(20)], key=repr)
 
 
@@ -234,8 +234,8 @@ def test_of_two_compactions_the_later_gives_up(tmp_path: Path, mine: bool, other
     assert "nothing is lost" in lost.reason
     after = {row[0]: row for row in expected} | {2: (2, 20, "between")}
     assert state_of(path) == sorted(after.values())
-    named = {*LakeTable.open(path).view.snapshot.files}
-    for file_slice in LakeTable.open(path).view.file_slices:
+    named = {*LakeTable.open(path).opened.view.snapshot.files}
+    for file_slice in LakeTable.open(path).opened.view.file_slices:
         named |= set() if file_slice.minor is None else file_slice.minor.paths
     at_base = {name for name in listing(path) if name.startswith(("base/", "_lakemerge/merged/"))}
     first = {name for name in at_base if name.startswith("base/00000000000000000000")}
@@ -252,7 +252,7 @@ def test_appends_that_land_meanwhile_stay_live(tmp_path: Path) -> None:
 
     table, _ = open_over(path, Fault(action=append, method="open_output", path="_lakemerge/merged/"))
     table.compact(minor=True)
-    assert [len(file_slice.blocks) for file_slice in table.view.file_slices] == [1]
+    assert [len(file_slice.blocks) for file_slice in table.opened.view.file_slices] == [1]
     after = {row[0]: row for row in BASE} | {1: (1, 30, "late"), 2: (2, 30, "late")}
     assert state_of(path) == sorted(after.values())
 

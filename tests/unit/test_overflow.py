@@ -47,7 +47,7 @@ def data_files(path: Path) -> set[str]:
 
 
 def referred(table: LakeTable) -> set[str]:
-    bases = table.view.base_files
+    bases = table.opened.view.base_files
     return {path for base in bases for path in (base.add.path, base.tombstones) if path is not None}
 
 
@@ -74,7 +74,7 @@ def test_compaction_skips_the_slice_and_goes_on(tmp_path: Path, caplog: pytest.L
     entry = table.history(limit=1)[0]
     assert (entry.parameters["fileSlices"], entry.metrics["numSkippedFileSlices"]) == ("2", "1")
 
-    dirty = [file_slice for file_slice in table.view.file_slices if not file_slice.is_clean]
+    dirty = [file_slice for file_slice in table.opened.view.file_slices if not file_slice.is_clean]
     assert [(file_slice.bucket_id.bucket, [block.rows for block in file_slice.blocks]) for file_slice in dirty] == [
         (0, [3])
     ]
@@ -99,8 +99,8 @@ def test_compaction_skips_the_slice_and_goes_on(tmp_path: Path, caplog: pytest.L
     result = table.compact()
     assert (result.file_slices, result.skipped) == (2, ()), "the parts of the bucket are joined again"
     assert rows_of(table.to_arrow()) == healed
-    assert not table.view.log_commits
-    assert all(file_slice.is_clean for file_slice in table.view.file_slices)
+    assert not table.opened.view.log_commits
+    assert all(file_slice.is_clean for file_slice in table.opened.view.file_slices)
 
 
 def test_where_every_dirty_slice_is_skipped_nothing_is_committed(tmp_path: Path) -> None:
@@ -108,11 +108,11 @@ def test_where_every_dirty_slice_is_skipped_nothing_is_committed(tmp_path: Path)
     table = create(path, buckets=1, settings=TINY)
     write(table, *((key, 1, "a") for key in range(4)))
     write(table, *((key, 127, "b") for key in range(4)))
-    files, live = data_files(path), table.view.log_commits
+    files, live = data_files(path), table.opened.view.log_commits
     result = table.compact()
     assert (result.file_slices, result.rows, result.files, result.bytes, result.replaced_files) == (0, 0, 0, 0, 0)
     assert {skipped.key["k"] for skipped in result.skipped} == set(range(4))
-    assert table.view.log_commits == live
+    assert table.opened.view.log_commits == live
     assert data_files(path) == files
     assert [entry.operation for entry in table.history()].count("COMPACT") == 0
 
@@ -130,7 +130,7 @@ def test_files_that_a_skipped_tile_wrote_are_deleted(tmp_path: Path) -> None:
     table.upsert(rows)
     table.delete(pa.table({"k": [0, 1], "o": [9, 9]}))
     table.upsert(pa.table({"k": [39], "o": [1], "n": pa.array([127], pa.int8())}))
-    assert len(table.view.file_slices) == 1
+    assert len(table.opened.view.file_slices) == 1
     before = data_files(path)
     result = LakeTable.open(path, settings=settings).compact()
     assert [skipped.key for skipped in result.skipped] == [{"k": 39}]
@@ -143,7 +143,7 @@ def test_only_the_tile_of_the_key_stays(tmp_path: Path) -> None:
     path = tmp_path / "t"
     table = create(path, buckets=1, settings=TINY)
     write(table, *((key, 100, "a") for key in range(6)))
-    assert len(table.view.file_slices) > 3
+    assert len(table.opened.view.file_slices) > 3
     write(table, *((key, 1, "b") for key in range(5)))
     write(table, (3, 100, "b"))
     result = table.compact()
@@ -151,7 +151,7 @@ def test_only_the_tile_of_the_key_stays(tmp_path: Path) -> None:
     write(table, (3, 100, None), op="-U")
     assert rows_of(table.to_arrow()) == [(key, 101, None if key == 3 else "b") for key in range(5)] + [(5, 100, "a")]
     assert table.compact().skipped == ()
-    assert not table.view.log_commits
+    assert not table.opened.view.log_commits
 
 
 def test_the_first_write_of_a_table_takes_them_too(tmp_path: Path) -> None:

@@ -253,9 +253,9 @@ def test_the_same_transaction_twice_at_once(tmp_path: Path) -> None:
     table, _ = open_over(path, Fault(action=same, method="put_if_absent"))
     assert table.overwrite(frame([(2, 1, "second")]), txn=("load", 1)).mode == "repeated"
     assert state_of(path) == [(2, 1, "first")]
-    names = snapshot_references(LakeTable.open(path).view.snapshot, LakeTable.open(path).handle.store)
+    names = snapshot_references(LakeTable.open(path).opened.view.snapshot, LakeTable.open(path).opened.handle.store)
     assert {file for file in listing(path) if file.startswith("base/")} - names == {
-        *LakeTable.open(path, version=1).view.snapshot.files
+        *LakeTable.open(path, version=1).opened.view.snapshot.files
     }
 
 
@@ -277,7 +277,7 @@ def test_each_version_is_a_delta_table(tmp_path: Path) -> None:
         delta = deltalake.DeltaTable(path)
         assert delta.version() == table.version
         seen.append(rows_of(delta.to_pyarrow_table().select(["k", "p", "o", "v"])))
-        files = [str(path / add.path) for add in table.view.snapshot.files.values()]
+        files = [str(path / add.path) for add in table.opened.view.snapshot.files.values()]
         assert rows_of(duckdb.read_parquet(files).select("k, p, o, v").to_arrow_table()) == seen[-1]
     first = [(1, "b", 5, "x"), (4, "b", 5, "x")]
     assert seen == [
@@ -296,7 +296,7 @@ def commit_of(path: Path, version: int) -> list[dict[str, Any]]:
 def test_what_the_commit_says(tmp_path: Path) -> None:
     path = tmp_path / "t"
     table = parted(path)
-    ordinals = table.view.state.next_ordinal
+    ordinals = table.opened.view.state.next_ordinal
     version = table.overwrite(of([(1, "a", 1, "n")]), "p = 'a'", info={"job": "nightly"}).version
     lines = commit_of(path, version)
     about = lines[0]["commitInfo"]
@@ -310,16 +310,16 @@ def test_what_the_commit_says(tmp_path: Path) -> None:
     assert orjson.loads(domains[RESET_DOMAIN]["configuration"]) == {"resets": [[version, ["a"]]]}
     assert orjson.loads(domains["lakemerge.state"]["configuration"])["overwriteEpoch"] == 1
     whole = table.overwrite(of([(1, "a", 1, "n")])).version
-    assert table.view.resets == Resets((Reset(whole, None),))
-    assert table.view.state.overwrite_epoch == 2
+    assert table.opened.view.resets == Resets((Reset(whole, None),))
+    assert table.opened.view.state.overwrite_epoch == 2
 
 
 def test_a_bucket_without_new_rows_gets_no_file(tmp_path: Path) -> None:
     table = create(tmp_path / "t", buckets=8)
     table.upsert(frame([(number, 1, "x") for number in range(64)]))
-    assert len(table.view.snapshot.files) == 8
+    assert len(table.opened.view.snapshot.files) == 8
     table.overwrite(frame([(1, 1, "n")]))
-    assert len(table.view.snapshot.files) == 1
+    assert len(table.opened.view.snapshot.files) == 1
     table.upsert(frame([(number, 0, "late") for number in range(64)]))
     assert len(state_of(tmp_path / "t")) == 64
     table.compact()
@@ -329,15 +329,17 @@ def test_a_bucket_without_new_rows_gets_no_file(tmp_path: Path) -> None:
 def test_logs_of_other_partitions_stay(tmp_path: Path) -> None:
     """A log domain with records of both stays, and its records of the overwritten partition are dead."""
     table = parted(tmp_path / "t")
-    (log,) = [name for name in table.view.snapshot.domains if name.startswith(LOG_DOMAIN_PREFIX)]
+    (log,) = [name for name in table.opened.view.snapshot.domains if name.startswith(LOG_DOMAIN_PREFIX)]
     table.overwrite(of([]), "p = 'a'")
-    assert log in table.view.snapshot.domains
+    assert log in table.opened.view.snapshot.domains
     assert state_of(tmp_path / "t") == B_ROWS
-    live = {block.bucket_id.partition for part in table.view.file_slices for block in part.blocks}
+    live = {block.bucket_id.partition for part in table.opened.view.file_slices for block in part.blocks}
     assert live == {("b",)}
-    loads = {(load.bucket_id, load.log_blocks, load.oldest_version) for load in file_slice_loads(table.view)}
-    assert loads == {(part.bucket_id, len(part.blocks), 2 if part.blocks else None) for part in table.view.file_slices}
-    assert table.detail().log_blocks == sum(len(part.blocks) for part in table.view.file_slices)
+    loads = {(load.bucket_id, load.log_blocks, load.oldest_version) for load in file_slice_loads(table.opened.view)}
+    assert loads == {
+        (part.bucket_id, len(part.blocks), 2 if part.blocks else None) for part in table.opened.view.file_slices
+    }
+    assert table.detail().log_blocks == sum(len(part.blocks) for part in table.opened.view.file_slices)
 
 
 def test_a_reset_goes_when_no_log_needs_it(tmp_path: Path) -> None:
@@ -345,10 +347,10 @@ def test_a_reset_goes_when_no_log_needs_it(tmp_path: Path) -> None:
     version = table.overwrite(of([(1, "a", 1, "n")]), "p = 'a'").version
     table.upsert(of([(1, "a", 2, "m")]))
     table.compact(where="p = 'a'")
-    assert table.view.resets == Resets((Reset(version, ("a",)),)), "the log of b has dead records of a"
+    assert table.opened.view.resets == Resets((Reset(version, ("a",)),)), "the log of b has dead records of a"
     table.compact(where="p = 'b'")
-    assert table.view.resets == Resets()
-    assert RESET_DOMAIN not in table.view.snapshot.domains
+    assert table.opened.view.resets == Resets()
+    assert RESET_DOMAIN not in table.opened.view.snapshot.domains
     assert state_of(tmp_path / "t") == sorted([(1, "a", 2, "m"), *B_ROWS], key=repr)
 
 
@@ -371,7 +373,9 @@ def test_a_damaged_reset_is_named(body: str, tmp_path: Path) -> None:
     table = create(tmp_path / "t")
     table.upsert(frame([(1, 1, "a")]))
     domain = DomainMetadata(RESET_DOMAIN, body, False)
-    table.handle.log.commit(table.view.snapshot, lambda tip: Attempt([domain]), operation="DAMAGE", parameters={})
+    table.opened.handle.log.commit(
+        table.opened.view.snapshot, lambda tip: Attempt([domain]), operation="DAMAGE", parameters={}
+    )
     with pytest.raises(TableDamagedError, match=r"lakemerge\.reset"):
         LakeTable.open(tmp_path / "t").to_arrow()
     assert not LakeTable.check(tmp_path / "t").ok
@@ -508,7 +512,7 @@ def test_a_changed_definition_is_a_conflict(name: str, tmp_path: Path) -> None:
     with pytest.raises(CommitConflictError):
         table.overwrite(of([(1, "a", 1, "n")]))
     assert (1, "a", 1, "n") not in state_of(path)
-    own = f"{table.view.snapshot.version:020d}-"
+    own = f"{table.opened.view.snapshot.version:020d}-"
     assert not [file for file in listing(path) if file.startswith("base/") and own in file and name == "schema"]
 
 
@@ -558,14 +562,14 @@ def test_a_restore_brings_back_what_was_overwritten(tmp_path: Path) -> None:
     table.compact()
     table.restore(version=old)
     assert state_of(path) == before
-    assert table.view.resets == Resets()
-    assert table.view.state.overwrite_epoch == 2
+    assert table.opened.view.resets == Resets()
+    assert table.opened.view.state.overwrite_epoch == 2
     table.upsert(of([(4, "b", 4, "too old"), (9, "a", 1, "new")]))
     assert state_of(path) == sorted([*before, (9, "a", 1, "new")], key=repr)
     table.restore(savepoint="middle")
     assert state_of(path) == middle
-    assert table.view.resets == Resets((Reset(first, ("a",)),))
-    assert table.view.state.overwrite_epoch == 2
+    assert table.opened.view.resets == Resets((Reset(first, ("a",)),))
+    assert table.opened.view.state.overwrite_epoch == 2
     table.upsert(of([(3, "a", 0, "again")]))
     table.compact()
     assert state_of(path) == sorted([*middle, (3, "a", 0, "again")], key=repr)
@@ -591,8 +595,8 @@ def test_a_replacement_removes_resets(tmp_path: Path) -> None:
     table = parted(path)
     table.overwrite(of([(1, "a", 1, "n")]), "p = 'a'")
     LakeTable.create(path, "id STRING", key=["id"], replace=True)
-    assert RESET_DOMAIN not in LakeTable.open(path).view.snapshot.domains
-    assert LakeTable.open(path).view.state.overwrite_epoch == 2
+    assert RESET_DOMAIN not in LakeTable.open(path).opened.view.snapshot.domains
+    assert LakeTable.open(path).opened.view.state.overwrite_epoch == 2
 
 
 def test_an_expiry_forgets_deletes_from_after_it(tmp_path: Path) -> None:
@@ -648,7 +652,7 @@ def test_the_change_feed_reads_the_scope_alone(tmp_path: Path) -> None:
     read, store = open_over(path)
     assert len(told(read, version - 1)) == 4
     opened = {call.path for call in store.calls if call.method.startswith("open_input") or call.method == "get"}
-    others = {path for path, add in table.view.snapshot.files.items() if add.partition_values["p"] == "b"}
+    others = {path for path, add in table.opened.view.snapshot.files.items() if add.partition_values["p"] == "b"}
     assert others
     assert not others & opened
 

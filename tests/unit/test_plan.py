@@ -67,7 +67,7 @@ def test_everything_with_logs_is_due_by_default(tmp_path: Path) -> None:
     plan = table.compact(dry_run=True)
     assert partitions_of(plan) == ["p0", "p1", "p2"], "oldest first"
     assert (plan.version, plan.mode, plan.buckets, plan.file_slices, plan.postponed) == (6, "full", 3, 3, 0)
-    file_slices = [file_slice for file_slice in table.view.file_slices if file_slice.blocks]
+    file_slices = [file_slice for file_slice in table.opened.view.file_slices if file_slice.blocks]
     assert plan.bytes_read == sum(file_slice.stored_bytes for file_slice in file_slices)
     assert plan.merged_bytes == sum(file_slice.log_bytes for file_slice in file_slices)
     assert plan.amplification_before == pytest.approx(table.detail().read_amplification)
@@ -120,7 +120,7 @@ def test_any_threshold_makes_a_base_file_due(tmp_path: Path, strategy: Compactio
         assert plan.reasons == ("logs of at least 3 commits (1 bucket)",)
     result = table.compact(strategy=strategy)
     assert (result.file_slices, result.plan) == (len(due), plan)
-    assert {file_slice.bucket_id.partition[0] for file_slice in table.view.file_slices if file_slice.blocks} == {
+    assert {file_slice.bucket_id.partition[0] for file_slice in table.opened.view.file_slices if file_slice.blocks} == {
         "p0",
         "p1",
         "p2",
@@ -129,7 +129,7 @@ def test_any_threshold_makes_a_base_file_due(tmp_path: Path, strategy: Compactio
 
 def test_bytes_and_ratio_are_of_one_base_file(tmp_path: Path) -> None:
     table = dirty(tmp_path / "t")
-    by_partition = {file_slice.bucket_id.partition[0]: file_slice for file_slice in table.view.file_slices}
+    by_partition = {file_slice.bucket_id.partition[0]: file_slice for file_slice in table.opened.view.file_slices}
     heavy = by_partition["p0"]
     assert heavy.base is not None
     bytes_due = table.compact(dry_run=True, strategy=CompactionStrategy(after_bytes=heavy.log_bytes))
@@ -213,7 +213,7 @@ def test_one_commit_for_each_group_of_slices(tmp_path: Path) -> None:
     entries = table.history(limit=3)
     assert [entry.parameters["group"] for entry in reversed(entries)] == ["1 of 3", "2 of 3", "3 of 3"]
     assert state_of(path) == expected
-    assert not table.view.log_commits
+    assert not table.opened.view.log_commits
 
 
 def test_a_minor_plan_and_what_a_full_one_finds_after_it(tmp_path: Path) -> None:
@@ -225,7 +225,9 @@ def test_a_minor_plan_and_what_a_full_one_finds_after_it(tmp_path: Path) -> None
     assert not table.compact(minor=True, dry_run=True).groups
     full = table.compact(dry_run=True)
     assert (full.buckets, full.merged_bytes) == (3, 0)
-    assert full.winner_bytes == sum(w.size_bytes for t in table.view.file_slices if t.minor for w in t.minor.winners)
+    assert full.winner_bytes == sum(
+        w.size_bytes for t in table.opened.view.file_slices if t.minor for w in t.minor.winners
+    )
     assert {part.oldest_version for group in full.groups for part in group.buckets} == {1}
     assert partitions_of(table.compact(dry_run=True, strategy=CompactionStrategy(after_commits=1))) == []
     assert len(partitions_of(table.compact(dry_run=True, strategy=CompactionStrategy(after_bytes=1)))) == 3
@@ -302,8 +304,8 @@ def test_loads_are_those_of_the_file_slices(
             table.rescale(buckets=4 if step == "split" else 2)
         else:
             table.compact(minor=step == "minor")
-        found = file_slice_loads(table.view)
-        expected = [counted(file_slice) for file_slice in table.view.file_slices]
+        found = file_slice_loads(table.opened.view)
+        expected = [counted(file_slice) for file_slice in table.opened.view.file_slices]
         assert sorted(found, key=repr) == sorted(expected, key=repr)
 
 
@@ -324,7 +326,7 @@ def test_blocks_of_other_bucket_counts_are_counted_where_they_may_reach(
     monkeypatch.setattr(start, "choose_buckets", lambda size: mine)
     table, _ = open_over(path, Fault(action=overtake, method="put_if_absent"))
     assert table.upsert(frame(rows)).mode == "append"
-    view = LakeTable.open(path).view
+    view = LakeTable.open(path).opened.view
     assert {block.buckets for file_slice in view.file_slices for block in file_slice.blocks} == {mine}
     assert sorted(file_slice_loads(view), key=repr) == sorted(
         (counted(file_slice) for file_slice in view.file_slices), key=repr
@@ -346,13 +348,13 @@ def test_slices_that_a_rescale_has_yet_to_come_to_are_counted_once(tmp_path: Pat
     halfway, _ = open_over(path, fault, settings=Settings(target_commit_bytes=1, target_task_bytes=1, threads=1))
     with pytest.raises(OutcomeUnknownError, match="out of order"):
         halfway.rescale(buckets=4)
-    view = LakeTable.open(path).view
+    view = LakeTable.open(path).opened.view
     assert view.layout.counts == (2,)
     assert sorted(file_slice_loads(view), key=repr) == sorted(
         (counted(file_slice) for file_slice in view.file_slices), key=repr
     )
     LakeTable.open(path).upsert(frame(rows))
-    view = LakeTable.open(path).view
+    view = LakeTable.open(path).opened.view
     assert {block.buckets for file_slice in view.file_slices for block in file_slice.blocks} >= {4}
     assert sorted(file_slice_loads(view), key=repr) == sorted(
         (counted(file_slice) for file_slice in view.file_slices), key=repr

@@ -28,7 +28,7 @@ def file_slice(tmp_path: Path) -> FileSlice:
     table.upsert(frame([(1, 1, "base")]))
     for number in range(3):
         table.upsert(frame([(1, number, "log")]))
-    (file_slice,) = table.view.file_slices
+    (file_slice,) = table.opened.view.file_slices
     return file_slice
 
 
@@ -60,18 +60,18 @@ def test_what_may_come_as_rows_is_bounded_as_rows(tmp_path: Path) -> None:
     """A block of key and ordering may hold upserts, which are found out when it is merged."""
     policy = ReadPolicy(premerge_from_bytes=0)
     table = create(tmp_path / "t")
-    handle = table.handle
+    handle = table.opened.handle
 
     def ways(policy: ReadPolicy) -> tuple[bool, bool]:
-        file_slices = table.view.file_slices
+        file_slices = table.opened.view.file_slices
         settings = Settings(merge_first_bytes=600, reads=policy)
-        spec = MergeSpec(handle.store, table.view.config, handle.merger(table.view), settings)
+        spec = MergeSpec(handle.store, table.opened.view.config, handle.merger(table.opened.view), settings)
         due = may_premerge(file_slices, spec)
         return bool(due), premerge_pays(due, spec, asked=1)
 
     table.upsert(frame([(k, 1, "base") for k in range(100)]))
     table.upsert(frame([(k, 2, "a longer value") for k in range(40)]))
-    assert table.view.file_slices[0].log_bytes > 600
+    assert table.opened.view.file_slices[0].log_bytes > 600
     assert ways(policy) == (True, True), "places of 160 bytes"
     assert ways(replace(policy, premerge=False))[0] is False
     as_rows = replace(policy, premerge_log_files=0)
@@ -113,8 +113,8 @@ def test_a_merger_that_is_not_what_it_says_is_named(tmp_path: Path, pick: bool) 
     table = create(tmp_path / "t", merger="later", mergers=[Later])
     table.upsert(frame([(1, 1, "base"), (2, 1, "base")]))
     table.upsert(frame([(1, 2, "log")]))
-    (file_slice,) = table.view.file_slices
-    handle = table.handle
-    spec = MergeSpec(handle.store, table.view.config, handle.merger(table.view), handle.settings)
+    (file_slice,) = table.opened.view.file_slices
+    handle = table.opened.handle
+    spec = MergeSpec(handle.store, table.opened.view.config, handle.merger(table.opened.view), handle.settings)
     with pytest.raises(MergerContractError, match="'later' declares that it is selective, but made"):
         premerge(file_slice, spec, ["k", "o", "v"], pick=pick)

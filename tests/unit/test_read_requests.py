@@ -26,13 +26,13 @@ def path(tmp_path: Path) -> Path:
     table.upsert(frame([(k, 1, "base") for k in range(ROWS)]))
     for number in range(COMMITS):
         table.upsert(frame([(k, 2 + number, f"new {number}") for k in range(ROWS)]))
-    assert len(table.view.file_slices) == BUCKETS
+    assert len(table.opened.view.file_slices) == BUCKETS
     return tmp_path / "t"
 
 
 def counted(path: Path) -> tuple[LakeTable, CountingStore]:
     store = CountingStore(LocalStore(path))
-    handle = replace(LakeTable.open(path).handle, store=store, log=DeltaLog(store))
+    handle = replace(LakeTable.open(path).opened.handle, store=store, log=DeltaLog(store))
     return LakeTable(handle, handle.log.snapshot(), pinned=False, spark=None), store
 
 

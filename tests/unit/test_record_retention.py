@@ -91,7 +91,7 @@ def test_a_restore_keeps_what_is_known(tmp_path: Path) -> None:
 
 def history_bytes(table: LakeTable, path: Path) -> int:
     """Bytes of data files that the present version, which has no logs, does not need."""
-    present = table.view.snapshot.files
+    present = table.opened.view.snapshot.files
     return sum(size for name, size in listing(path).items() if name.startswith(("base/", "_lakemerge/log/")) and (
         name not in present
     ))  # fmt: skip

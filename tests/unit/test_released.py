@@ -29,7 +29,7 @@ ROUNDS = 60
 
 def counted(table: LakeTable) -> dict[str, int]:
     """How much the object keeps, by where."""
-    handle, view = table.handle, table.view
+    handle, view = table.opened.handle, table.opened.view
     return {
         "footers": len(handle.footers),
         "scans": len(handle.scans),
@@ -55,7 +55,7 @@ def test_what_is_kept_does_not_grow_with_the_number_of_commits(tmp_path: Path, m
     first, last = most[: ROUNDS // 3], most[-ROUNDS // 3 :]
     for where in most[0]:
         assert max(one[where] for one in last) <= max(40, *(one[where] for one in first)), where
-    live = {add.path for add in table.view.snapshot.files.values()}
+    live = {add.path for add in table.opened.view.snapshot.files.values()}
     assert live, "some of it is of files that are there"
 
 
@@ -66,7 +66,7 @@ def test_readers_of_earlier_versions_go_on(tmp_path: Path) -> None:
     for number in range(40):
         table.upsert(frame([(number % 7, number, f"v{number}")]))
         if number % 10 == 5:
-            past = LakeTable(table.handle, table.view.snapshot, pinned=True, spark=None)
+            past = LakeTable(table.opened.handle, table.opened.view.snapshot, pinned=True, spark=None)
             pinned.append((past, rows_of(past.to_arrow())))
         table.compact()
         table.get({"k": number % 7})
@@ -80,8 +80,8 @@ def test_scans_of_removed_files_are_released(tmp_path: Path) -> None:
     """Without Spark: the keys are those of :mod:`lakemerge.spark.scans` and :mod:`lakemerge.spark.premerge`."""
     table = create(tmp_path / "t", properties={"lakemerge.maintenance": "off"})
     table.upsert(frame([(1, 1, "a")]))
-    handle = table.handle
-    (live,) = table.view.snapshot.files
+    handle = table.opened.handle
+    (live,) = table.opened.view.snapshot.files
     keys: list[tuple[Hashable, ...]] = [
         ("files", "session", live),
         ("left", 1, (live,), (), None, "columns", "k", "session"),

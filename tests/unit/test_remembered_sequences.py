@@ -27,7 +27,7 @@ def put(table: LakeTable, op: str, **values: int | None) -> None:
 
 
 def remembered(table: LakeTable) -> list[str]:
-    return list(table.view.config.remembers)
+    return list(table.opened.view.config.remembers)
 
 
 STEPS: dict[str, tuple[str, dict[str, int | None]]] = {
@@ -101,7 +101,7 @@ def test_other_groups_and_other_mergers_after_a_delete(tmp_path: Path) -> None:
     table.compact()
     table.alter(merger="commit-time", options={})
     assert remembered(table) == []
-    assert "lakemerge.tombstoneColumns" not in table.view.snapshot.metadata.configuration
+    assert "lakemerge.tombstoneColumns" not in table.opened.view.snapshot.metadata.configuration
     put(table, "+U", price=1)
     assert table.get({"k": 1}, columns=["price"]) == {"price": 1}
 

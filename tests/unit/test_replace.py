@@ -77,13 +77,13 @@ def anew(path: Path) -> LakeTable:
 def test_the_table_has_the_new_definition_and_no_rows(tmp_path: Path) -> None:
     path = tmp_path / "t"
     old = old_table(path, properties={"mine": "old", "delta.logRetentionDuration": "interval 9 days"})
-    before, files = old.view, listing(path)
+    before, files = old.opened.view, listing(path)
     table = replaced(path, name="fresh", buckets=4, properties={"mine": "new"})
     assert listing(path).keys() - files.keys() == {f"_delta_log/{before.version + 1:020d}.json"}, "only the commit"
     assert (table.version, rows_of(table.to_arrow())) == (before.version + 1, [])
     assert (table.key, table.ordering, table.bucket_count) == (("id", "part"), ("x",), 4)
     assert table.schema.names == ["id", "part", "x"]
-    now = table.view.snapshot.metadata
+    now = table.opened.view.snapshot.metadata
     assert (now.name, now.partition_columns, now.configuration["mine"]) == ("fresh", ("part",), "new")
     assert "delta.logRetentionDuration" not in now.configuration
     assert now.id != before.snapshot.metadata.id
@@ -105,11 +105,11 @@ def test_what_describes_the_old_rows_goes_and_the_rest_stays(tmp_path: Path) -> 
     old = old_table(path, properties={"delta.checkpointInterval": "1"})
     old.consumers.advance("follower", old.version - 1)
     old.vacuum(dry_run=False, retention=dt.timedelta(0), enforce_retention=False)
-    before = old.view
+    before = old.opened.view
     kinds = {name.split(".")[1] for name in before.snapshot.domains}
     assert kinds == {"state", "log", "minor", "expiry", "savepoint", "consumer"}
     table = replaced(path, properties={"delta.checkpointInterval": "1"})
-    for view in (table.view, LakeTable.open(path).view):
+    for view in (table.opened.view, LakeTable.open(path).opened.view):
         names = set(view.snapshot.domains)
         assert names == {"lakemerge.state", "lakemerge.savepoint.saved", "lakemerge.consumer.follower"}
         was, now = before.state, view.state
@@ -149,17 +149,17 @@ def test_the_protocol_is_never_lowered(tmp_path: Path) -> None:
     path = tmp_path / "t"
     table = create(path, schema="k BIGINT, o BIGINT, n INT")
     table.alter(widen={"n": "BIGINT"})
-    wide = table.view.snapshot.protocol
+    wide = table.opened.view.snapshot.protocol
     assert (wide.min_reader, "typeWidening" in wide.writer_features) == (3, True)
-    assert anew(path).view.snapshot.protocol == wide
-    zoneless = create(path, schema="k BIGINT, o BIGINT, at TIMESTAMP_NTZ", replace=True).view.snapshot.protocol
+    assert anew(path).opened.view.snapshot.protocol == wide
+    zoneless = create(path, schema="k BIGINT, o BIGINT, at TIMESTAMP_NTZ", replace=True).opened.view.snapshot.protocol
     assert zoneless.reader_features == {"typeWidening", "timestampNtz"}
     assert zoneless.writer_features == wide.writer_features | {"timestampNtz"}
-    assert create(tmp_path / "plain").view.snapshot.protocol.min_reader == 1
+    assert create(tmp_path / "plain").opened.view.snapshot.protocol.min_reader == 1
     times = create(tmp_path / "plain", schema="k BIGINT, o BIGINT, at TIMESTAMP_NTZ", replace=True)
-    needed = times.view.snapshot.protocol
+    needed = times.opened.view.snapshot.protocol
     assert needed.min_reader == 3
-    assert anew(tmp_path / "plain").view.snapshot.protocol == needed
+    assert anew(tmp_path / "plain").opened.view.snapshot.protocol == needed
 
 
 def test_without_a_table_one_is_created(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_without_a_table_one_is_created(tmp_path: Path) -> None:
     table = anew(path)
     assert (table.version, table.history()[0].operation) == (0, "CREATE OR REPLACE TABLE")
     assert table.lineage().events == ()
-    assert table.view.state == create(tmp_path / "other").view.state
+    assert table.opened.view.state == create(tmp_path / "other").opened.view.state
     table.upsert(frame(OLD_ROWS))
     assert table.explain({"k": 1}, since=0).row == {"k": 1, "o": 2, "v": "A"}
 
@@ -216,7 +216,7 @@ def test_what_a_newer_library_keeps_is_not_guessed_at(tmp_path: Path) -> None:
         anew(path)
     assert state_of(path) == OLD_ROWS
     commit(DomainMetadata("lakemerge.newer.thing", "", True))
-    assert "someone.else" in anew(path).view.snapshot.domains, "as in Delta, what others keep stays"
+    assert "someone.else" in anew(path).opened.view.snapshot.domains, "as in Delta, what others keep stays"
 
 
 def test_earlier_versions_stay_readable_until_vacuum(tmp_path: Path) -> None:
@@ -356,7 +356,9 @@ def test_a_write_of_many_calls_cannot_land_either(first: bool, tmp_path: Path) -
 def replaced_over(path: Path, *faults: Fault) -> FaultStore:
     """Replace the table through a store with faults."""
     store = FaultStore(LocalStore(path), *faults)
-    handle = dataclasses.replace(LakeTable.open(path).handle, store=store, log=DeltaLog(store, sleep=lambda _: None))
+    handle = dataclasses.replace(
+        LakeTable.open(path).opened.handle, store=store, log=DeltaLog(store, sleep=lambda _: None)
+    )
     options: dict[str, Any] = dict.fromkeys(("merger", "options", "buckets", "description", "properties"))
     create_table(handle, "id BIGINT", key=["id"], ordering=(), partition_by=(), name="second", replace=True, **options)
     return store
@@ -368,8 +370,12 @@ def test_of_two_at_once_the_later_stands(tmp_path: Path) -> None:
     before = LakeTable.open(path).version
     replaced_over(path, at_commit(lambda call: replaced(path, name="first")))
     table = LakeTable.open(path)
-    assert (table.version, table.schema.names, table.view.snapshot.metadata.name) == (before + 2, ["id"], "second")
-    assert LakeTable.open(path, version=before + 1).view.snapshot.metadata.name == "first"
+    assert (table.version, table.schema.names, table.opened.view.snapshot.metadata.name) == (
+        before + 2,
+        ["id"],
+        "second",
+    )
+    assert LakeTable.open(path, version=before + 1).opened.view.snapshot.metadata.name == "first"
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the effect", "after the effect"])
@@ -471,20 +477,20 @@ def test_provenance_begins_at_the_replacement(tmp_path: Path) -> None:
 def test_a_restore_brings_back_the_table_of_before(tmp_path: Path) -> None:
     path = tmp_path / "t"
     old = old_table(path)
-    last, identity = old.version, old.view.snapshot.metadata.id
+    last, identity = old.version, old.opened.view.snapshot.metadata.id
     table = replaced(path, properties={"mine": "new"})
     table.upsert(row("a"), txn=("other", 3))
-    at, ordinals = table.version, table.view.state.next_ordinal
+    at, ordinals = table.version, table.opened.view.state.next_ordinal
     other = LakeTable.open(path)
     result = table.restore(version=last)
     assert (result.restored_version, state_of(path)) == (last, OLD_ROWS)
     back = LakeTable.open(path)
-    assert (back.key, back.ordering, back.view.snapshot.metadata.id) == (("k",), ("o",), identity)
-    assert back.view.state.next_ordinal >= ordinals
+    assert (back.key, back.ordering, back.opened.view.snapshot.metadata.id) == (("k",), ("o",), identity)
+    assert back.opened.view.state.next_ordinal >= ordinals
     with pytest.raises(TableReplacedError):
         other.to_arrow()
     assert back.upsert(frame([(1, 99, "again")]), txn=("app", 7)).mode == "repeated", "its rows are there again"
-    assert back.view.snapshot.txns["other"].version == 3
+    assert back.opened.view.snapshot.txns["other"].version == 3
     back.upsert(frame([(1, 3, "B")]))
     back.compact()
     assert state_of(path) == [(1, 3, "B"), *OLD_ROWS[1:]]
@@ -503,21 +509,21 @@ def test_a_restore_brings_back_the_table_of_before(tmp_path: Path) -> None:
 
 def test_the_first_load_after_it_becomes_base_files(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    used = {base.ordinal for base in old_table(path).view.base_files}
+    used = {base.ordinal for base in old_table(path).opened.view.base_files}
     table = anew(path)
-    ordinals = table.view.state.next_ordinal
+    ordinals = table.opened.view.state.next_ordinal
     table.upsert(frame([]))
     result = table.upsert(frame([(1, 1, "a"), (2, 1, "b")]))
     assert (result.mode, state_of(path)) == ("load", [(1, 1, "a"), (2, 1, "b")])
-    mine = {base.ordinal for base in table.view.base_files}
+    mine = {base.ordinal for base in table.opened.view.base_files}
     assert min(mine) >= ordinals > max(used)
-    assert table.view.state.next_ordinal > max(mine)
+    assert table.opened.view.state.next_ordinal > max(mine)
     table.upsert(frame([(2, 2, "B")]))
     table.compact(minor=True)
     table.upsert(frame([(3, 1, "c")]))
     table.compact()
     assert state_of(path) == [(1, 1, "a"), (2, 2, "B"), (3, 1, "c")]
-    everything = [base.ordinal for base in table.view.base_files]
+    everything = [base.ordinal for base in table.opened.view.base_files]
     assert len(set(everything)) == len(everything)
     assert table.changes(since=result.version - 1, until=result.version).read_all().num_rows == 2
     assert LakeTable.check(path).ok
@@ -539,7 +545,7 @@ def test_a_first_load_never_takes_ordinals_that_somebody_reserved(tmp_path: Path
 
     def reserve(call: Call) -> None:
         table = LakeTable.open(path)
-        reserve_ordinals(table.handle, table.view, 3)
+        reserve_ordinals(table.opened.handle, table.opened.view, 3)
 
     late, _ = open_over(path, at_commit(reserve))
     assert late.upsert(frame([(1, 2, "second")])).mode == "append"
@@ -559,7 +565,7 @@ def test_a_job_begins_anew(tmp_path: Path) -> None:
     table = anew(path)
     with pytest.raises(TableReplacedError):
         old.run()
-    assert ingests_of(table.view.snapshot) == {}
+    assert ingests_of(table.opened.view.snapshot) == {}
     result = table.ingest("feed", source).run()
     assert (result.files, result.windows, state_of(path)) == (2, 1, [(1, 1, "x"), (2, 1, "y")])
     # The job of the replaced table is gone. The restored one knows of the rows that came back with it.

@@ -54,8 +54,8 @@ def test_the_same_commits_in_the_same_order(tmp_path: Path) -> None:
     result = table.replay(tmp_path / "u")
     assert (result.commits, result.records, result.begins, result.until) == (4, 4, 1, table.version)
     other = same(table, tmp_path / "u")
-    application = f"lakemerge.replay.{table.view.snapshot.metadata.id}"
-    assert other.view.snapshot.txns[application].version == 4
+    application = f"lakemerge.replay.{table.opened.view.snapshot.metadata.id}"
+    assert other.opened.view.snapshot.txns[application].version == 4
     assert told(other) == [("REPLAY", 1), ("REPLAY", 2), ("REPLAY", 3), ("REPLAY", 4)]
     assert [event.kind for event in other.lineage()] == ["REPLAY"] * 4
     # A delete that the source remembers is remembered there.
@@ -150,7 +150,7 @@ def test_an_expiry_that_reaches_below_the_beginning(tmp_path: Path) -> None:
     table.delete(frame([(7, 900)], ["k", "o"]))
     table.compact()
     since = table.version
-    commit_expiry(table.handle, table.view, horizon=begin)
+    commit_expiry(table.opened.handle, table.opened.view, horizon=begin)
     table.upsert(frame([(8, 250, "new again"), (7, 800, "late")]))
     assert table.get({"k": 7}) is None
     table.replay(tmp_path / "u", since=since)

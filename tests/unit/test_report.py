@@ -189,10 +189,10 @@ def test_ages_are_in_the_largest_unit_that_fits(minutes: float, words: str) -> N
 def test_growth_ends_with_the_present_sizes(table: LakeTable) -> None:
     """And begins with nothing: sizes are told from the end backwards."""
     found = growth_of(table, table.history())
-    assert found.base[-1] == sum(add.size_bytes for add in table.view.snapshot.files.values())
+    assert found.base[-1] == sum(add.size_bytes for add in table.opened.view.snapshot.files.values())
     assert (found.base[0], found.logs[0]) == (0, 0)
     assert len(found.times_ms) == table.version + 1
-    logs = [sum((Path(table.url) / path).stat().st_size for path in log.paths) for log in table.view.log_commits]
+    logs = [sum((Path(table.url) / path).stat().st_size for path in log.paths) for log in table.opened.view.log_commits]
     assert found.logs[-1] == sum(logs)
 
 

@@ -41,11 +41,11 @@ def state(path: Path) -> list[Row]:
 
 def counts_of(table: LakeTable) -> Counter[int]:
     """Base files by the bucket count that they name; each file's keys are of its bucket."""
-    for file in table.view.base_files:
+    for file in table.opened.view.base_files:
         rows = pq.read_table(Path(table.url.removeprefix("file://")) / file.add.path)
         keys = [rows.column(name) for name in table.key]
         assert set(bucket_numbers(keys, file.buckets).tolist()) <= {file.bucket_id.bucket}
-    return Counter(file.buckets for file in table.view.base_files)
+    return Counter(file.buckets for file in table.opened.view.base_files)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_base_files_are_rewritten_and_logs_are_not(before: int, after: int, comm
     result = table.rescale(buckets=after)
     assert (result.before, result.buckets, result.commits, result.written_buckets) == (before, after, commits, after)
     assert (result.files, result.replaced_files, result.rows, result.skipped) == (after, before, 39, ())
-    assert result.bytes == sum(file.add.size_bytes for file in table.view.base_files)
+    assert result.bytes == sum(file.add.size_bytes for file in table.opened.view.base_files)
     assert result.version == table.version
     told = dict(result.report())
     assert told["buckets"] == f"{before} before, {after} now"
@@ -71,11 +71,11 @@ def test_base_files_are_rewritten_and_logs_are_not(before: int, after: int, comm
     assert repr(result).startswith(f"RescaleResult(version={table.version}, buckets={after}, before={before}, ")
     assert counts_of(table) == {after: after}
     assert {file: size for file, size in listing(path).items() if "/log/" in file} == logs
-    assert not table.view.log_commits, "they were merged on the way"
+    assert not table.opened.view.log_commits, "they were merged on the way"
     assert state(path) == EXPECTED
     table.upsert(frame([(2, 4, "too late"), (3, 0, "too late")]))
     assert state(path) == EXPECTED, "tombstones and orderings went along"
-    assert {commit.blocks[0].buckets for commit in table.view.log_commits} == {after}
+    assert {commit.blocks[0].buckets for commit in table.opened.view.log_commits} == {after}
 
 
 def test_there_and_back_again(tmp_path: Path) -> None:
@@ -107,9 +107,9 @@ def test_logs_alone_need_no_rewrite(tmp_path: Path) -> None:
     table.upsert(frame(rows, ["p", "k"], p=pa.string()))
     for count, files in ((2, 1), (8, 4), (1, 1)):
         table.rescale(buckets=count)
-        assert [commit.version for commit in table.view.log_commits] == [2]
-        assert table.view.log_commits[0].blocks[0].buckets == 4
-        assert len(table.view.base_files) == files
+        assert [commit.version for commit in table.opened.view.log_commits] == [2]
+        assert table.opened.view.log_commits[0].blocks[0].buckets == 4
+        assert len(table.opened.view.base_files) == files
         assert state(path) == [("a", 1), *rows]
         assert table.get({"p": "b", "k": 29}) == {"p": "b", "k": 29}
     table.rescale(buckets=8)
@@ -158,7 +158,7 @@ def test_a_writer_of_the_old_count_lands_and_is_read(tmp_path: Path) -> None:
 
         late, _ = open_over(path, Fault(action=overtake, method="open_output", path="/log/"))
         late.upsert(frame([(k, 30 - count, f"late{count}") for k in (0, 7)]))
-        view = LakeTable.open(path).view
+        view = LakeTable.open(path).opened.view
         assert view.config.buckets == count
         assert view.log_commits[-1].blocks[0].buckets != count
         assert [row for row in state(path) if row[0] in (0, 7)] == [(k, 30 - count, f"late{count}") for k in (0, 7)]
@@ -191,7 +191,7 @@ def test_a_compaction_in_between_is_taken_up(minor: bool, tmp_path: Path) -> Non
     named = {
         file.add.path
         for entry in range(table.version + 1)
-        for file in LakeTable.open(path, version=entry).view.base_files
+        for file in LakeTable.open(path, version=entry).opened.view.base_files
     }
     assert {file for file in listing(path) if file.startswith("base/")} == named, "what lost was deleted"
 
@@ -220,7 +220,7 @@ def test_two_at_once_do_not_mix(tmp_path: Path) -> None:
     table, _ = open_over(path, Fault(action=overtake, method="put_if_absent"))
     with pytest.raises(CommitConflictError, match="changed meanwhile"):
         table.rescale(buckets=16)
-    assert LakeTable.open(path).view.config.buckets == 8
+    assert LakeTable.open(path).opened.view.config.buckets == 8
     assert state(path) == EXPECTED
 
 
@@ -250,7 +250,9 @@ def test_a_total_that_does_not_fit_keeps_its_slice(after: int, tmp_path: Path) -
     assert counts_of(table) == {after: after}
     assert table.get({"k": 1}) == {"k": 1, "n": 50}
     named = {
-        file.add.path for v in range(table.version + 1) for file in LakeTable.open(path, version=v).view.base_files
+        file.add.path
+        for v in range(table.version + 1)
+        for file in LakeTable.open(path, version=v).opened.view.base_files
     }
     assert {file for file in listing(path) if file.startswith("base/")} == named
 
@@ -275,10 +277,10 @@ def test_several_files_a_slice_are_joined_and_split_by_key(tmp_path: Path) -> No
     for count in (1, 2, 8):
         table.rescale(buckets=count)
         assert state(path) == expected
-        assert len(table.view.base_files) > 2 * count
+        assert len(table.opened.view.base_files) > 2 * count
         tombstones = sorted(
             (row["k"], row["o"], row["_lm_version"])
-            for file_slice in table.view.file_slices
+            for file_slice in table.opened.view.file_slices
             if file_slice.tombstones is not None
             for row in pq.read_table(path / file_slice.tombstones).to_pylist()
             if (file_slice.lower is None or file_slice.lower <= (row["k"],))

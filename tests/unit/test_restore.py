@@ -53,7 +53,7 @@ def test_a_version_with_live_logs_comes_back(tmp_path: Path) -> None:
     assert (result.added_files, result.removed_files, result.live_logs) == (1, 1, 1)
     assert state_of(path) == SECOND
     assert listing(path).keys() - files.keys() == {f"_delta_log/{now + 1:020d}.json"}, "no file but the commit"
-    (commit,) = table.view.log_commits
+    (commit,) = table.opened.view.log_commits
     assert commit.version == version, "the log keeps its place in the order of records"
     assert rows_of(LakeTable.open(path, version=now).to_arrow()) == present
     entry = table.history(limit=1)[0]
@@ -77,12 +77,12 @@ def test_a_version_with_a_minor_compaction_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "t"
     table, _ = told(path)
     version, expected = table.version, rows_of(table.to_arrow())
-    (file_slice,) = table.view.file_slices
+    (file_slice,) = table.opened.view.file_slices
     assert file_slice.minor is not None
     table.compact()
     table.upsert(frame([(1, 99, "x")]))
     table.restore(version=version)
-    assert table.view.file_slices == (file_slice,)
+    assert table.opened.view.file_slices == (file_slice,)
     assert state_of(path) == expected
     table.compact()
     assert state_of(path) == expected
@@ -111,14 +111,14 @@ def test_the_definition_comes_back_and_the_rest_stays(tmp_path: Path) -> None:
     table.alter(add_columns="note STRING", merger="commit-time")
     table.upsert(frame([(1, 0, "by commit")]), txn=("stream", 8))
     saved = table.savepoint("altered")
-    ordinals = table.view.state.next_ordinal
+    ordinals = table.opened.view.state.next_ordinal
     table.compact()
-    assert table.view.state.next_ordinal > ordinals
-    ordinals = table.view.state.next_ordinal
+    assert table.opened.view.state.next_ordinal > ordinals
+    ordinals = table.opened.view.state.next_ordinal
     table.restore(version=version)
-    assert (table.schema.names, table.view.config.merger_name) == (["k", "o", "v"], "event-time")
-    assert table.view.snapshot.metadata.configuration["mine"] == "kept"
-    assert table.view.state.next_ordinal == ordinals, "an ordinal is never used again"
+    assert (table.schema.names, table.opened.view.config.merger_name) == (["k", "o", "v"], "event-time")
+    assert table.opened.view.snapshot.metadata.configuration["mine"] == "kept"
+    assert table.opened.view.state.next_ordinal == ordinals, "an ordinal is never used again"
     assert table.savepoints() == [saved]
     assert table.upsert(frame([(1, 9, "x")]), txn=("stream", 8)).mode == "repeated", "the stream goes on where it was"
     table.upsert(frame([(1, 0, "late")]))
@@ -129,9 +129,9 @@ def test_the_definition_comes_back_and_the_rest_stays(tmp_path: Path) -> None:
     table.compact()
     assert rows_of(table.to_arrow()) == [(1, 0, "by commit", None), (2, 0, "by commit too", None)]
     table.restore(version=empty)
-    assert (table.view.config.buckets, rows_of(table.to_arrow())) == (None, [])
+    assert (table.opened.view.config.buckets, rows_of(table.to_arrow())) == (None, [])
     assert table.upsert(frame(FIRST)).mode == "load"
-    assert min(base.ordinal for base in table.view.base_files) >= ordinals, "those below are taken"
+    assert min(base.ordinal for base in table.opened.view.base_files) >= ordinals, "those below are taken"
     assert state_of(path) == FIRST
     table.compact()
     assert state_of(path) == FIRST
@@ -224,7 +224,7 @@ def test_restores_that_are_refused_change_nothing(tmp_path: Path) -> None:
             table.restore(**arguments)
     with pytest.raises(InputError, match="read-only"):
         LakeTable.open(path, version=version).restore(version=1)
-    (base,) = LakeTable.open(path, version=version).view.base_files
+    (base,) = LakeTable.open(path, version=version).opened.view.base_files
     (path / base.add.path).unlink()
     with pytest.raises(VersionNotFoundError, match=r"1 of its files are gone, such as 'base/"):
         table.restore(version=version)

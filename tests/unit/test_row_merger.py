@@ -257,8 +257,8 @@ def test_options_persist_and_come_back_typed(tmp_path: Path) -> None:
     given = Optioned(cap=3, share=1, mode="b", column="v", steps=("x", "y"), weights={"k": 2}, strict=True)
     LakeTable.create(path, "id BIGINT, v BIGINT", key=["id"], merger=given, mergers=[Optioned])
     opened = LakeTable.open(path, mergers=[Optioned])
-    assert opened.handle.merger(opened.view) == given
-    kept = opened.view.config.merger_options
+    assert opened.opened.handle.merger(opened.opened.view) == given
+    kept = opened.opened.view.config.merger_options
     assert kept == {
         "cap": 3, "share": 1.0, "mode": "b", "column": "v", "steps": ["x", "y"], "weights": {"k": 2}, "strict": True,
     }  # fmt: skip
@@ -361,7 +361,7 @@ def test_nothing_named_in_metadata_is_imported(tmp_path: Path, monkeypatch: pyte
         path, "id BIGINT, v BIGINT", key=["id"], merger=Holder.name, mergers=[Holder], properties=properties, buckets=1
     )
     stranger = LakeTable.open(path)
-    assert stranger.view.snapshot.metadata.configuration["merger.class"] == "lm_bait.Merger"
+    assert stranger.opened.view.snapshot.metadata.configuration["merger.class"] == "lm_bait.Merger"
     for act in (stranger.to_arrow, lambda: stranger.upsert(longs(id=[1], v=[1]))):
         with pytest.raises(MergerMissingError, match=r"lm_bait\.Merger"):
             act()

@@ -231,7 +231,7 @@ def test_check_finds_text_that_is_not_utf8(tmp_path: Path, monkeypatch: pytest.M
     lists = pa.ListArray.from_arrays(int32s(0, 2, 3, 4), PAIRS)
     rows = pa.table({"k": [1, 2, 3], "o": [1, 1, 1], "v": texts(b"a", BAD, BAD), "l": lists})
     unchecked(monkeypatch, lambda: table.upsert(rows))
-    base = table.view.base_files[0].add.path
+    base = table.opened.view.base_files[0].add.path
     small = Settings(merge_budget_bytes=64, row_group_rows=1)
     for settings in (Settings(), small):
         result = LakeTable.check(tmp_path / "t", settings=settings)
@@ -248,7 +248,7 @@ def test_check_finds_text_that_is_not_utf8(tmp_path: Path, monkeypatch: pytest.M
     assert LakeTable.check(tmp_path / "t").ok
 
     unchecked(monkeypatch, lambda: table.upsert(pa.table({"k": [9], "o": [1], "v": texts(BAD)})))
-    log = table.view.log_commits[0].blocks[0].file.path
+    log = table.opened.view.log_commits[0].blocks[0].file.path
     assert [found.path for found in LakeTable.check(tmp_path / "t").findings] == [log]
     table.compact(minor=True)
     found = [finding.path for finding in LakeTable.check(tmp_path / "t").findings]
@@ -259,7 +259,7 @@ def test_check_finds_text_that_is_not_utf8(tmp_path: Path, monkeypatch: pytest.M
 def test_check_finds_a_key_that_is_not_utf8(tmp_path: Path) -> None:
     table = create(tmp_path, schema="k STRING, n BIGINT", ordering=[])
     table.upsert(pa.table({"k": ["a", "b"], "n": [1, 2]}))
-    path = tmp_path / table.view.base_files[0].add.path
+    path = tmp_path / table.opened.view.base_files[0].add.path
     before = path.stat().st_size
     stored = pq.read_table(path)
     pq.write_table(stored.set_column(0, "k", texts(b"a", b"\xff", kind=pa.string())), path)

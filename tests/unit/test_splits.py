@@ -28,8 +28,10 @@ TENS = Settings(row_group_rows=10)
 
 
 def spec_of(table: LakeTable) -> MergeSpec:
-    view = table.view
-    return MergeSpec(table.handle.store, view.config, table.handle.merger(view), table.handle.settings)
+    view = table.opened.view
+    return MergeSpec(
+        table.opened.handle.store, view.config, table.opened.handle.merger(view), table.opened.handle.settings
+    )
 
 
 def in_parts(file_slice: FileSlice, count: int) -> list[Part]:
@@ -43,7 +45,7 @@ def read(table: LakeTable, part: Part, names: Sequence[str] = ("k", "o", "v")) -
 
 
 def only_tile(table: LakeTable) -> FileSlice:
-    (file_slice,) = table.view.file_slices
+    (file_slice,) = table.opened.view.file_slices
     return file_slice
 
 
@@ -77,7 +79,7 @@ def test_parts_are_key_ranges_that_begin_at_row_groups(tmp_path: Path, state: st
         rows = {k: row for k, row in rows.items() if k % 10}
     if state == "minor":
         table.compact(minor=True)
-    (file_slice,) = [file_slice for file_slice in table.view.file_slices if not file_slice.is_empty]
+    (file_slice,) = [file_slice for file_slice in table.opened.view.file_slices if not file_slice.is_empty]
     assert (file_slice.base is None) == (state == "logs alone")
     parts = [read(table, part) for part in in_parts(file_slice, count)]
     assert sorted(row for part in parts for row in part) == sorted(rows.values())
@@ -163,7 +165,7 @@ def test_only_what_is_larger_than_the_target_is_split(tmp_path: Path) -> None:
 def test_there_are_no_more_parts_than_rows(tmp_path: Path) -> None:
     """However small the target is. Cuts are at row groups, and there are ten of them."""
     table = hundred(tmp_path / "t")
-    parts = split_file_slices(table.view.file_slices, 1)
+    parts = split_file_slices(table.opened.view.file_slices, 1)
     assert len(parts) == 100
     assert sum(part.count for part in parts) == 100 * 100
     found = [rows for part in parts if (rows := read(table, part, ["k"]))]

@@ -65,9 +65,9 @@ def with_log_cleaned(table: LakeTable) -> None:
     """Commits are old, and only their checkpoint is left."""
     for number in range(6):
         table.upsert(frame([(50 + number, 1, "z")]))
-    table.handle.log.checkpoint(table.view.snapshot)
-    old = [file.path for file in table.handle.store.list("_delta_log") if file.path.endswith(".json")]
-    table.handle.store.delete([path for path in old if int(Path(path).stem) < table.version])
+    table.opened.handle.log.checkpoint(table.opened.view.snapshot)
+    old = [file.path for file in table.opened.handle.store.list("_delta_log") if file.path.endswith(".json")]
+    table.opened.handle.store.delete([path for path in old if int(Path(path).stem) < table.version])
 
 
 CONFLICTS: Mapping[str, tuple[Callable[[LakeTable], object], list[Row]]] = {
@@ -214,8 +214,8 @@ def test_a_lost_answer_of_the_commit_counts_once(answer: Put | Exception, tmp_pa
     counter(path)
     table, _ = open_over(path)
     store = Lossy(LocalStore(path))
-    object.__setattr__(table.handle, "store", store)
-    table.handle.log.store = store
+    object.__setattr__(table.opened.handle, "store", store)
+    table.opened.handle.log.store = store
     assert table.update_where("k = 1", {"n": "n + 1"}).version == 2
     assert state_of(path) == [(1, 11, "x"), (2, 20, "y")]
 

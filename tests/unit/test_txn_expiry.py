@@ -173,7 +173,7 @@ def test_a_write_is_passed_over_until_its_id_has_expired(tmp_path: Path, monkeyp
     )
     clock = Clock()
     clock.hour = 1 + (Handle.now_ms() - BEGIN_MS) // HOUR_MS
-    monkeypatch.setattr(table.handle.log, "_clock_ms", clock)
+    monkeypatch.setattr(table.opened.handle.log, "_clock_ms", clock)
     monkeypatch.setattr("lakemerge.delta.log.store_time_ms", lambda store: clock())
     table.upsert(rows(5), txn=("nightly", 7))
     clock.hour += 1
@@ -194,9 +194,9 @@ def test_the_property_is_checked(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="an interval such as"):
         table.alter(properties={RETENTION: "interval 1 month"})
     table.alter(properties={RETENTION: "interval 30 days"})
-    assert table.view.snapshot.metadata.configuration[RETENTION] == "interval 30 days"
+    assert table.opened.view.snapshot.metadata.configuration[RETENTION] == "interval 30 days"
     table.alter(properties={RETENTION: None})
-    assert RETENTION not in table.view.snapshot.metadata.configuration
+    assert RETENTION not in table.opened.view.snapshot.metadata.configuration
 
 
 def test_a_host_whose_clock_is_ahead_forgets_nothing_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +209,7 @@ def test_a_host_whose_clock_is_ahead_forgets_nothing_early(tmp_path: Path, monke
     )
     table.upsert(rows(1), txn=("app", 1))
     ahead = LakeTable.open(tmp_path)
-    monkeypatch.setattr(ahead.handle.log, "_clock_ms", lambda: Handle.now_ms() + 365 * 24 * HOUR_MS)
+    monkeypatch.setattr(ahead.opened.handle.log, "_clock_ms", lambda: Handle.now_ms() + 365 * 24 * HOUR_MS)
     ahead.upsert(rows(2))
     ahead.upsert(rows(3))
     later = LakeTable.open(tmp_path)

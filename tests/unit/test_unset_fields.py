@@ -100,7 +100,7 @@ def test_what_a_record_does_not_name_is_unset(text: str, options: dict[str, Any]
     assert by_id(table) == expected
     one = started(tmp_path / "one")
     single = SingleFile.found(str(tmp_path / "l" / "a.json"), options=options)
-    assert one.upsert(single.rows(one.view.config, one.handle.merger(one.view))).version == 2
+    assert one.upsert(single.rows(one.opened.view.config, one.opened.handle.merger(one.opened.view))).version == 2
     assert by_id(one) == expected
 
 
@@ -205,7 +205,7 @@ def test_each_set_of_fields_is_a_file_and_keys_stay_in_order(tmp_path: Path) -> 
         [{"id": 1, "a": "1"}, {"id": 2, "b": "2"}, {"id": 1, "b": "3"}, {"id": 1, "a": "4"}, {"id": 2, "a": "5"}],
     )
     run(table, tmp_path / "l")
-    (commit,) = table.view.log_commits
+    (commit,) = table.opened.view.log_commits
     files = list(dict.fromkeys(block.file for block in commit.blocks))
     assert [file.columns for file in files] == [("id", "a"), ("id", "b"), ("id", "a")]
     stored = [pq.read_table(tmp_path / "t" / file.path).to_pylist() for file in files]
@@ -224,7 +224,7 @@ def test_each_set_of_fields_is_a_file_and_keys_stay_in_order(tmp_path: Path) -> 
     ]
     table.upsert(pa.table({"id": [1], "c": ["6"]}))
     table.compact_logs(size_ratio=math.inf)
-    (packed,) = table.view.log_commits
+    (packed,) = table.opened.view.log_commits
     columns = [block.file.columns for block in packed.blocks]
     assert columns == [("id", "a"), ("id", "b"), ("id", "c"), ("id", "a")]
     assert by_id(table)[1] == {"id": 1, "a": "4", "b": "3", "c": "6"}
@@ -277,7 +277,11 @@ def test_a_commit_of_very_many_turns_waits_for_a_compaction(tmp_path: Path, monk
         land(tmp_path / "l", f"{number}.json", flips, at=number)
         run(table, tmp_path / "l")
     assert table.compact_logs(size_ratio=math.inf).commits == 4
-    assert [(commit.packed_from, commit.version) for commit in table.view.log_commits] == [(2, 3), (None, 4), (5, 6)]
+    assert [(commit.packed_from, commit.version) for commit in table.opened.view.log_commits] == [
+        (2, 3),
+        (None, 4),
+        (5, 6),
+    ]
     expected = [START, {"id": 7, "a": "4.0", "b": "4.1", "c": None}]
     assert by_id(table) == expected
     table.compact()
@@ -301,8 +305,8 @@ def test_a_file_of_too_many_sets_fails_by_name_and_takes_no_other_along(tmp_path
     assert [row[f"c{row['id']}"] for row in by_id(table)] == list(range(MOST_SETS + 1))
     single = SingleFile.found(str(tmp_path / "l" / "many.json"))
     with pytest.raises(InputError, match="name the columns to take"):
-        table.upsert(single.rows(table.view.config, table.handle.merger(table.view)))
-    named = single.rows(table.view.config, table.handle.merger(table.view), columns=["id", "c0"])
+        table.upsert(single.rows(table.opened.view.config, table.opened.handle.merger(table.opened.view)))
+    named = single.rows(table.opened.view.config, table.opened.handle.merger(table.opened.view), columns=["id", "c0"])
     assert named.read_all().num_rows == MOST_SETS + 1
 
 

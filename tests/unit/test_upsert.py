@@ -36,7 +36,7 @@ def data_files(path: Path) -> set[str]:
 
 def referred(path: Path) -> set[str]:
     """Every data file that the latest version names."""
-    view = LakeTable.open(path).view
+    view = LakeTable.open(path).opened.view
     tombstones = {base.tombstones for base in view.base_files if base.tombstones is not None}
     logs = {file for commit in view.log_commits for file in commit.paths}
     return {base.add.path for base in view.base_files} | tombstones | logs
@@ -81,7 +81,7 @@ def test_writes_decode_a_definition_of_the_table_once(tmp_path: Path, monkeypatc
 def test_an_empty_frame_is_a_version_and_not_the_first_load(tmp_path: Path) -> None:
     table = create(tmp_path / "t", buckets=None)
     assert table.upsert(frame([])).version == 1
-    assert table.view.config.buckets is None
+    assert table.opened.view.config.buckets is None
     assert table.upsert(frame([(1, 1, "x")])).mode == "load"
     assert table.upsert(frame([])).files == 1
     assert state_of(tmp_path / "t") == [(1, 1, "x")]
@@ -116,14 +116,14 @@ def test_first_writers_that_chose_other_bucket_counts(ours: int, theirs: int, tm
         patch.setattr("lakemerge.write.start.choose_buckets", sizes.__getitem__)
         table, _ = open_over(path, during_commit(lambda: LakeTable.open(path).upsert(other)))
         assert table.upsert(mine).mode == "append"
-    assert table.view.config.buckets == theirs
-    assert {block.buckets for commit in table.view.log_commits for block in commit.blocks} == {ours}
+    assert table.opened.view.config.buckets == theirs
+    assert {block.buckets for commit in table.opened.view.log_commits for block in commit.blocks} == {ours}
     expected = sorted({row[0]: row for row in [*rows_of(other), *rows_of(mine)]}.values(), key=repr)
     assert state_of(path) == expected
     assert rows_of(table.to_arrow(filter="k < 10", columns=["k"])) == [(k,) for k in (0, 2, 3, 4, 6, 8, 9)]
     table.compact()
     assert state_of(path) == expected
-    assert not LakeTable.open(path).view.log_commits
+    assert not LakeTable.open(path).opened.view.log_commits
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_short_stream_gets_the_buckets_of_its_size(tmp_path: Path) -> None:
         create(tmp_path / name, buckets=None)
         table = LakeTable.open(tmp_path / name, settings=Settings(write_budget_bytes=budget))
         table.upsert(pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches(max_chunksize=100)))
-        assert table.view.config.buckets == buckets
+        assert table.opened.view.config.buckets == buckets
         assert state_of(tmp_path / name) == sorted(rows_of(rows), key=repr)
 
 
@@ -163,7 +163,7 @@ def test_many_blocks_go_to_an_index_file(tmp_path: Path) -> None:
         LakeTable.open(path).upsert(frame([(0, 0, "base")]))
         table = LakeTable.open(path, settings=Settings(inline_blocks=inline))
         result = table.upsert(frame([(k, 1, f"v{k}") for k in range(40)]))
-        (commit,) = table.view.log_commits
+        (commit,) = table.opened.view.log_commits
         assert (commit.index is not None) == (inline == 1)
         assert result.files == (3 if commit.index else 2)
         written.append(
@@ -300,7 +300,7 @@ def test_log_files_hold_blocks_sorted_by_key(tmp_path: Path) -> None:
     table.upsert(frame([(0, 0, "base")]))
     partial = frame([(k % 20, k, "+U") for k in range(40, 0, -1)], ["k", "o", "op"])
     LakeTable.open(path, settings=Settings(row_group_rows=3)).upsert(partial, kind_column="op")
-    (commit,) = LakeTable.open(path).view.log_commits
+    (commit,) = LakeTable.open(path).opened.view.log_commits
     (log,) = {block.file.path for block in commit.blocks}
     file = pq.ParquetFile(path / log)
     assert file.schema_arrow.names == ["k", "o"], "kinds are left out where all are upserts"
@@ -325,7 +325,7 @@ def test_long_keys_have_no_bounds_and_are_found(tmp_path: Path) -> None:
     long = ["ø" * 130 + str(n) for n in range(5)]  # 261 bytes of UTF-8
     table.upsert(frame([(key, 1, "a") for key in [*long, "short"]], k=pa.string()))
     table.upsert(frame([(long[3], 2, "b")], k=pa.string()))
-    (commit,) = table.view.log_commits
+    (commit,) = table.opened.view.log_commits
     assert [(block.key_min, block.key_max) for block in commit.blocks] == [(None, None)]
     assert rows_of(table.to_arrow(filter=f"k = '{long[3]}'", columns=["v"])) == [("b",)]
     table.compact()
@@ -358,7 +358,7 @@ def test_one_big_batch_is_written_in_portions_of_the_budget(merger: str, loaded:
     found = sorted(row for row in expected.values() if row)
     assert sorted(row for row in state_of(path) if row[0] >= 0) == found
     if loaded:
-        (commit,) = table.view.log_commits
+        (commit,) = table.opened.view.log_commits
         logs = {block.file.path for block in commit.blocks}
         assert len(logs) >= whole.nbytes // budget >= 5
         assert all(pq.read_metadata(path / log).num_rows < 2_000 // 3 for log in logs)

@@ -253,8 +253,8 @@ def test_a_lost_answer_of_the_commit_is_no_second_commit(answer: Put | Exception
     _loaded(path)
     table, _ = open_over(path)
     store = Lossy(LocalStore(path))
-    object.__setattr__(table.handle, "store", store)
-    table.handle.log.store = store
+    object.__setattr__(table.opened.handle, "store", store)
+    table.opened.handle.log.store = store
     result = table.upsert(frame(NEW))
     assert (result.version, result.mode) == (2, "append")
     assert [entry.operation for entry in table.history()] == ["UPSERT", "UPSERT", "CREATE TABLE"]

@@ -46,7 +46,7 @@ SERVICES: dict[str, Callable[[LakeTable], object]] = {
     "compaction": lambda table: table.compact(),
     "minor compaction": lambda table: table.compact(minor=True),
     "log compaction": lambda table: table.compact_logs(size_ratio=1e9),
-    "rescale": lambda table: table.rescale(buckets=4 if table.view.config.buckets == 2 else 2),
+    "rescale": lambda table: table.rescale(buckets=4 if table.opened.view.config.buckets == 2 else 2),
     "delete_where": lambda table: table.delete_where("k > 7", retries=0),
 }
 """What reads files of the present version to write others."""
@@ -500,7 +500,7 @@ def test_old_commits_go_and_other_readers_still_open_the_table(tmp_path: Path) -
     check_readable(path, seen, oldest)
     for version in (None, oldest, table.version):
         delta = deltalake.DeltaTable(path, version=version)
-        assert len(delta.file_uris()) == len(LakeTable.open(path, version=version).view.base_files)
+        assert len(delta.file_uris()) == len(LakeTable.open(path, version=version).opened.view.base_files)
     table.compact()
     assert rows_of(deltalake.DeltaTable(path).to_pyarrow_table()) == state_of(path)
     assert [entry.version for entry in table.history()][-1] == min(left)
@@ -519,8 +519,8 @@ def test_commits_younger_than_an_hour_stay(tmp_path: Path) -> None:
 def test_what_a_newer_library_keeps_is_not_guessed_at(tmp_path: Path) -> None:
     path = tmp_path / "t"
     table, _ = busy(path)
-    table.handle.log.commit(
-        table.view.snapshot,
+    table.opened.handle.log.commit(
+        table.opened.view.snapshot,
         lambda tip: Attempt([DomainMetadata("lakemerge.future", '{"file": "x"}', False)]),
         operation="FUTURE",
         parameters={},
@@ -551,7 +551,7 @@ def test_deletes_go_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         orphan(path, 1 + number % 3, days=0)
         (path / f"_lakemerge/log/{2:020d}-{KILLED}-{number}.parquet").write_bytes(b"x")
     store = CountingStore(LocalStore(path))
-    handle = table.handle
+    handle = table.opened.handle
     counted = Handle(store, DeltaLog(store), handle.registry, handle.settings)
     found = LakeTable(counted, DeltaLog(store).snapshot(), pinned=False, spark=None)
     store.reset()

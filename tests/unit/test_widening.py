@@ -180,7 +180,7 @@ def test_what_the_metadata_says(tmp_path: Path) -> None:
     # What is noted survives other changes, and comes back with a checkpoint.
     table.alter(add_columns="z INT", order=["z"], comments={"e": None})
     table.upsert(pa.table({"k": [1], "o": [1], "new": ["x"]}), merge_schema=True)
-    table.handle.log.checkpoint(table.view.snapshot)
+    table.opened.handle.log.checkpoint(table.opened.view.snapshot)
     again = json.loads(metadata_of(tmp_path / "t").metadata.schema_string)["fields"]
     assert next(field for field in again if field["name"] == "e")["metadata"] == {
         "delta.typeChanges": fields["e"]["metadata"]["delta.typeChanges"]

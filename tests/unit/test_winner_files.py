@@ -59,15 +59,17 @@ def loaded(path: Path, *, settings: Settings | None = None, buckets: int = 1) ->
 
 
 def minor_of(table: LakeTable) -> Minor:
-    (file_slice,) = table.view.file_slices
+    (file_slice,) = table.opened.view.file_slices
     assert file_slice.minor is not None
     return file_slice.minor
 
 
 def counted(table: LakeTable) -> tuple[LakeTable, CountingStore]:
     """The same table over a store that counts."""
-    store = CountingStore(table.handle.store)
-    return LakeTable(replace(table.handle, store=store), table.view.snapshot, pinned=False, spark=None), store
+    store = CountingStore(table.opened.handle.store)
+    return LakeTable(
+        replace(table.opened.handle, store=store), table.opened.view.snapshot, pinned=False, spark=None
+    ), store
 
 
 def steps(table: LakeTable, state: Rows, keys: Callable[[int], list[int]], commits: int) -> Iterator[int]:
@@ -92,7 +94,7 @@ def test_files_stay_few_and_rows_right(tmp_path: Path, keys: Callable[[int], lis
 def test_files_stay_few_where_a_commit_divides_unevenly_among_buckets(tmp_path: Path) -> None:
     table, state = loaded(tmp_path / "t", buckets=4)
     for _ in steps(table, state, spread, 16):
-        assert max(len(part.minor.winners) for part in table.view.file_slices if part.minor is not None) <= 4
+        assert max(len(part.minor.winners) for part in table.opened.view.file_slices if part.minor is not None) <= 4
     assert state_of(tmp_path / "t") == rows_of(frame(list(state.values())))
 
 
@@ -185,7 +187,7 @@ def test_of_two_that_take_the_same_file_up_the_later_gives_up(tmp_path: Path, mi
     state |= {changed[0]: changed for changed in [*mine_rows, *others]}
     assert state_of(path) == rows_of(frame(list(state.values())))
     tip = LakeTable.open(path)
-    (file_slice,) = tip.view.file_slices
+    (file_slice,) = tip.opened.view.file_slices
     named = frozenset() if file_slice.minor is None else file_slice.minor.paths
     assert taken.path not in named
     at_hand = {name for name in listing(path) if name.startswith("_lakemerge/merged/")}

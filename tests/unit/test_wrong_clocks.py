@@ -100,7 +100,7 @@ def test_every_service_of_a_host_with_a_wrong_clock(
         opened(path).vacuum(dry_run=False)
         opened(path).expire_tombstones()
         opened(path).consumers.expire()
-        opened(path).handle.log.checkpoint(opened(path).view.snapshot)
+        opened(path).opened.handle.log.checkpoint(opened(path).opened.view.snapshot)
         seen |= {version: rows_of(opened_at(path, version)) for version in range(len(seen), opened(path).version + 1)}
     # Nothing that is needed is gone: all versions, what was archived, the file that waits, the consumer.
     for version, rows in seen.items():
@@ -167,12 +167,12 @@ def test_a_vacuum_that_was_noted_for_next_year_is_due(tmp_path: Path, caplog: py
     table = create(path, properties=PROPERTIES)
     noted_ms = time.time_ns() // 1_000_000 + YEAR_MS
     note = Attempt([Txn("lakemerge.vacuum", 7, noted_ms)])
-    table.handle.log.commit(table.view.snapshot, lambda _: note, operation="MAINTENANCE", parameters={})
+    table.opened.handle.log.commit(table.opened.view.snapshot, lambda _: note, operation="MAINTENANCE", parameters={})
     with caplog.at_level(logging.WARNING, "lakemerge"):
         assert opened(path).maintain().vacuum is not None
     (line,) = [record.getMessage() for record in caplog.records]
     assert f"the last vacuum of {path} has a time that is 8760.0 hours to come" in line
-    txn = opened(path).view.snapshot.txns["lakemerge.vacuum"]
+    txn = opened(path).opened.view.snapshot.txns["lakemerge.vacuum"]
     assert (txn.version, (txn.last_updated_ms or noted_ms) < noted_ms - YEAR_MS + HOUR_MS) == (8, True)
     assert opened(path).maintain().vacuum is None
 
@@ -182,7 +182,7 @@ def test_a_consumer_made_next_year_without_a_position_expires_from_now_on(
 ) -> None:
     path = tmp_path / "t"
     table = create(path)
-    monkeypatch.setattr(type(table.handle), "store_now_ms", lambda _: time.time_ns() // 1_000_000 + YEAR_MS)
+    monkeypatch.setattr(type(table.opened.handle), "store_now_ms", lambda _: time.time_ns() // 1_000_000 + YEAR_MS)
     made = table.consumers.register("me", expires_after=dt.timedelta(days=2))
     monkeypatch.undo()
     (position,) = (path / "_lakemerge" / "consumers").iterdir()
