@@ -223,11 +223,10 @@ class _KeyCheck:
         elif self._unique and (len(group_starts(keys)) < rows or first == before):
             yield "a key is in it more than once"
         self.first, self.last = first if self.first is None else self.first, last
-        slots, partitions = place_rows(table, config, self._buckets)
-        there = {(partitions[n // self._buckets], n % self._buckets) for n in np.unique(slots).tolist()}
-        strange = there - {(self._bucket_id.partition, self._bucket_id.bucket)}
+        placed = place_rows(table, config, self._buckets)
+        strange = set(map(placed.bucket, np.unique(placed.slots).tolist())) - {self._bucket_id}
         if strange:
-            yield f"it holds keys of other buckets than {self._bucket_id}, such as {min(strange)}"
+            yield f"it holds keys of other buckets than {self._bucket_id}, such as {tuple(min(strange))}"
 
     def flaws(self, path: str) -> tuple[Finding, ...]:
         """The file's unsound values."""

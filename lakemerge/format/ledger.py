@@ -32,6 +32,7 @@ __all__ = [
     "ledger_tables",
     "rejects_tables",
     "write_ledger",
+    "write_rejects",
 ]
 
 
@@ -166,10 +167,19 @@ def rejects_tables(store: Store, files: Sequence[NamedFile]) -> list[pa.Table]:
 
 def write_ledger(store: Store, path: str, tables: Iterable[pa.Table]) -> NamedFile:
     """Write a ledger file from sorted tables."""
+    return _written(store, path, tables, LEDGER, statistics=False)
+
+
+def write_rejects(store: Store, path: str, tables: Iterable[pa.Table]) -> NamedFile:
+    """Write a file of rejected records."""
+    return _written(store, path, tables, REJECTS, statistics=True)
+
+
+def _written(store: Store, path: str, tables: Iterable[pa.Table], schema: pa.Schema, *, statistics: bool) -> NamedFile:
     rows = 0
     with (
         store.open_output(path) as sink,
-        pq.ParquetWriter(sink, LEDGER, compression="zstd", write_statistics=False) as writer,
+        pq.ParquetWriter(sink, schema, compression="zstd", write_statistics=statistics) as writer,
     ):
         for table in tables:
             writer.write_table(table)

@@ -17,12 +17,12 @@ from lakemerge.commits.provenance import Along, DomainIs, Precondition, Provenan
 from lakemerge.delta import Txn
 from lakemerge.errors import InputError
 from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX, INGEST_FOLDER, Ingest, NamedFile
-from lakemerge.format.ledger import Entry, FileState, absorbed, appended, rejects_tables
+from lakemerge.format.ledger import Entry, FileState, absorbed, appended, rejects_tables, write_rejects
 from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
 from lakemerge.ingest.discovery import Candidate
 from lakemerge.ingest.formats.base import Piece
-from lakemerge.ingest.packing import Done, write_rejects
+from lakemerge.ingest.packing import Done
 from lakemerge.layout.view import TableView
 from lakemerge.write.discard import discard
 from lakemerge.write.start import Write

@@ -19,7 +19,7 @@ from lakemerge._internal.near import did_you_mean
 from lakemerge.errors import SchemaError
 from lakemerge.ingest.casting import texts_fitted
 from lakemerge.schema.ddl import TIMESTAMP, parse_ddl
-from lakemerge.schema.schema import roomy_schema
+from lakemerge.schema.schema import roomy_schema, with_inner_types
 from mergers.type_names import type_name
 from mergers.wording import argument
 
@@ -172,20 +172,11 @@ def _fitted(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
 
 
 def _settled(kind: pa.DataType, *, moments: bool) -> pa.DataType:
-    inside = partial(_settled, moments=moments)
     if pa.types.is_null(kind) or pa.types.is_time(kind) or (pa.types.is_struct(kind) and not kind.num_fields):
         return pa.string()
     if pa.types.is_timestamp(kind):
         return TIMESTAMP if moments else kind
-    if isinstance(kind, pa.DictionaryType | pa.RunEndEncodedType):
-        return inside(kind.value_type)
-    if pa.types.is_struct(kind):
-        return pa.struct([inner.with_type(inside(inner.type)) for inner in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(inside(kind.key_type), kind.item_field.with_type(inside(kind.item_type)))
-    if isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType | pa.ListViewType | pa.LargeListViewType):
-        return pa.list_(kind.value_field.with_type(inside(kind.value_type)))
-    return kind
+    return with_inner_types(kind, partial(_settled, moments=moments))
 
 
 def _why(kind: pa.DataType) -> str | None:

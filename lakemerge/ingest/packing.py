@@ -14,16 +14,14 @@ from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from lakemerge.errors import InputError
 from lakemerge.format.ingests import INGEST_FOLDER, NamedFile
-from lakemerge.format.ledger import REJECTS
+from lakemerge.format.ledger import REJECTS, write_rejects
 from lakemerge.ingest.formats.base import Piece
 from lakemerge.ingest.formats.record_rows import joined_fields
 from lakemerge.ingest.reading import BadRecordError, Reading, Rejects, reason_of
 from lakemerge.layout.placement import place_rows
-from lakemerge.storage.base import Store
 from lakemerge.write.pack import Packed, PackSpec, pack
 
 __all__ = ["Done", "RunTasks", "Task", "new_fields", "on_threads", "run_task", "split_tasks"]
@@ -152,17 +150,6 @@ def _written(job: Job, task: Task, rejects: Rejects) -> NamedFile | None:
     columns = [pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), REJECTS, strict=True)]
     path = f"{INGEST_FOLDER}/{job.pack.name}-rejects-{task.number:05d}-{uuid.uuid4().hex[:8]}.parquet"
     return write_rejects(job.pack.store, path, [pa.Table.from_arrays(columns, schema=REJECTS)])
-
-
-def write_rejects(store: Store, path: str, tables: Sequence[pa.Table]) -> NamedFile:
-    rows = 0
-    with store.open_output(path) as sink, pq.ParquetWriter(sink, REJECTS, compression="zstd") as writer:
-        for table in tables:
-            writer.write_table(table)
-            rows += table.num_rows
-        writer.close()
-        size = int(sink.tell())
-    return NamedFile(path, size, rows)
 
 
 def _cut(piece: Piece, room: int, target: int) -> Iterator[Piece]:

@@ -7,7 +7,7 @@ delete compares the ETag first, because not every store has conditional deletes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -70,26 +70,11 @@ class S3Source(Source):
             return Outcome.GONE
         if there.token != file.token:
             return Outcome.CHANGED
-        try:
-            self._client.call("delete_object", self._key(file.path), IfMatch=file.token)
-        except FileNotFoundError:
-            return Outcome.GONE
-        except StoreError as error:
-            if error.facts.get("s3_code") in CONDITION_FAILED:
-                return Outcome.CHANGED
-            raise
-        return Outcome.DONE
+        return _outcome(lambda: self._client.call("delete_object", self._key(file.path), IfMatch=file.token))
 
     def move(self, file: SourceFile, target: str) -> Outcome:
-        try:
-            self._copy(file, target)
-        except FileNotFoundError:
-            return Outcome.GONE
-        except StoreError as error:
-            if error.facts.get("s3_code") in CONDITION_FAILED:
-                return Outcome.CHANGED
-            raise
-        return self.delete(file)
+        copied = _outcome(lambda: self._copy(file, target))
+        return self.delete(file) if copied is Outcome.DONE else copied
 
     def archived(self, folder: str) -> Iterator[tuple[SourceFile, int]]:
         for entry in self._listed(self._key(folder).rstrip("/") + "/", {}):
@@ -138,6 +123,19 @@ class S3Source(Source):
     def _file(self, key: str, entry: Mapping[str, Any], size: int) -> SourceFile:
         modified_ns = int(entry["LastModified"].timestamp() * 1000) * 1_000_000
         return SourceFile(self._root + key, size, str(entry["ETag"]), modified_ns)
+
+
+def _outcome(call: Callable[[], object]) -> Outcome:
+    """What became of a file by a call that is made only if the file has its token."""
+    try:
+        call()
+    except FileNotFoundError:
+        return Outcome.GONE
+    except StoreError as error:
+        if error.facts.get("s3_code") in CONDITION_FAILED:
+            return Outcome.CHANGED
+        raise
+    return Outcome.DONE
 
 
 @contextmanager

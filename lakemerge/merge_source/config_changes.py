@@ -20,7 +20,8 @@ from lakemerge.merge_source.config import MergeConfig
 from lakemerge.merge_source.datasets import Dataset
 from lakemerge.merge_source.inputs import Input, Shape, shape_of
 from lakemerge.merge_source.state import DatasetState, Meta
-from lakemerge.merge_source.types import Property, loosened, properties_of
+from lakemerge.merge_source.types import Property, properties_of
+from lakemerge.schema.evolution import loosened
 from lakemerge.schema.schema import from_delta_json, to_delta_json
 
 __all__ = ["Succession", "check_missing", "dataset_states", "shape_taken_up", "succession", "taken_up"]

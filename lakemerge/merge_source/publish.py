@@ -18,8 +18,9 @@ from lakemerge.merge_source.member_rows import Chunks, SoughtRows
 from lakemerge.merge_source.nested_arrays import contiguous
 from lakemerge.merge_source.output_ids import OldClusters
 from lakemerge.merge_source.state import APPLICATION, State
-from lakemerge.merge_source.types import common_type, loosened
+from lakemerge.merge_source.types import common_type
 from lakemerge.schema.casts import safe_cast
+from lakemerge.schema.evolution import loosened
 from lakemerge.schema.schema import needs_timestamp_ntz
 from lakemerge.schema.widening import is_wider
 from lakemerge.table.table import LakeTable

@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from lakemerge.errors import SchemaError
 from lakemerge.merge_source.inputs import Shape
+from lakemerge.schema.evolution import loosened
 from mergers.type_names import type_name
 
-__all__ = ["Property", "common_type", "element_type", "loosened", "properties_of"]
+__all__ = ["Property", "common_type", "element_type", "properties_of"]
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _DIGITS = frozenset(_INTEGERS)
@@ -75,17 +76,6 @@ def _joined(
 
 def element_type(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_list(kind) else kind
-
-
-def loosened(kind: pa.DataType) -> pa.DataType:
-    """The type, nullable at every level and without metadata."""
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(child.name, loosened(child.type)) for child in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(loosened(kind.key_type), pa.field("value", loosened(kind.item_type)))
-    if pa.types.is_list(kind):
-        return pa.list_(pa.field("element", loosened(kind.value_type)))
-    return kind
 
 
 def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:

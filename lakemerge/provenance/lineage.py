@@ -345,8 +345,7 @@ class _Mine:
     @property
     def partition(self) -> Partition:
         """The key's partition."""
-        _, (found, *_) = place_rows(self._keys, self._view.config, 1)
-        return found
+        return self._bucket(1).partition
 
     def is_told_by(self, event: Event, versions: Collection[int]) -> bool:
         """Whether a note, or what was sent, is about the key.
@@ -368,15 +367,16 @@ class _Mine:
         base = self._bases.get(path)
         if base is None:
             return False
-        slots, partitions = place_rows(self._keys, self._view.config, base.buckets)
-        slot = int(slots[0])
-        own = BucketId(partitions[slot // base.buckets], slot % base.buckets)
-        if own != base.bucket_id or (base.lower is not None and self._key < base.lower):
+        if self._bucket(base.buckets) != base.bucket_id or (base.lower is not None and self._key < base.lower):
             return False
         return all(
             other.lower is None or self._key < other.lower or other.lower <= (base.lower or ())
             for other in self._siblings(base)
         )
+
+    def _bucket(self, buckets: int) -> BucketId:
+        placed = place_rows(self._keys, self._view.config, buckets)
+        return placed.bucket(int(placed.slots[0]))
 
     def _siblings(self, base: BaseFile) -> Iterable[BaseFile]:
         """The other files of the bucket that were written in the same commit."""

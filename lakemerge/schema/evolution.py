@@ -26,6 +26,7 @@ __all__ = [
     "carries",
     "check_columns",
     "common_type",
+    "loosened",
     "new_columns",
     "nullable_throughout",
     "only_fields_of",
@@ -366,16 +367,19 @@ def _fresh(field: pa.Field) -> pa.Field:
     """A frame's field as a column of the table: nullable at every level, with its comment and no other metadata."""
     canonical = to_arrow_schema(pa.schema([field])).field(0)
     comment = (canonical.metadata or {}).get(b"comment")
-    return pa.field(canonical.name, _loose(canonical.type), metadata=None if comment is None else {b"comment": comment})
+    return pa.field(
+        canonical.name, loosened(canonical.type), metadata=None if comment is None else {b"comment": comment}
+    )
 
 
-def _loose(kind: pa.DataType) -> pa.DataType:
+def loosened(kind: pa.DataType) -> pa.DataType:
+    """The type, nullable at every level and without metadata."""
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _loose(field.type)) for field in kind])
+        return pa.struct([pa.field(field.name, loosened(field.type)) for field in kind])
     if pa.types.is_map(kind):
-        return pa.map_(_loose(kind.key_type), pa.field("value", _loose(kind.item_type)))
+        return pa.map_(loosened(kind.key_type), pa.field("value", loosened(kind.item_type)))
     if pa.types.is_list(kind):
-        return pa.list_(pa.field("element", _loose(kind.value_type)))
+        return pa.list_(pa.field("element", loosened(kind.value_type)))
     return kind
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -37,6 +37,7 @@ __all__ = [
     "to_delta_json",
     "type_ddl",
     "type_json",
+    "with_inner_types",
     "with_json_entry",
 ]
 
@@ -134,14 +135,20 @@ def _roomy(kind: pa.DataType) -> pa.DataType:
         return _WIDER[kind]
     if pa.types.is_timestamp(kind):
         return TIMESTAMP if kind.tz else TIMESTAMP_NTZ
+    return with_inner_types(kind, _roomy)
+
+
+def with_inner_types(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """The type, with the types in it changed: of fields, keys, values and elements, not of what is in these. A list of
+    any form becomes a plain one, and a dictionary or run-end encoding its values."""
     if isinstance(kind, pa.DictionaryType | pa.RunEndEncodedType):
-        return _roomy(kind.value_type)
+        return change(kind.value_type)
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_roomy(field.type)) for field in kind])
+        return pa.struct([field.with_type(change(field.type)) for field in kind])
     if pa.types.is_map(kind):
-        return pa.map_(_roomy(kind.key_type), kind.item_field.with_type(_roomy(kind.item_type)))
+        return pa.map_(change(kind.key_type), kind.item_field.with_type(change(kind.item_type)))
     if isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType | pa.ListViewType | pa.LargeListViewType):
-        return pa.list_(kind.value_field.with_type(_roomy(kind.value_type)))
+        return pa.list_(kind.value_field.with_type(change(kind.value_type)))
     return kind
 
 

@@ -113,16 +113,12 @@ def hold(batches: Sequence[pa.RecordBatch], spec: PackSpec) -> HeldRecords | Non
         return None
     names = list(dict.fromkeys([*config.key, *config.partition_by]))
     keys = together(pa.Table.from_batches([batch.select(names) for batch in records]))
-    slots, partitions = place_rows(keys, config, spec.buckets)
-    # A stable sort of small integers is a radix sort in numpy.
-    small = slots.astype(np.uint16) if len(partitions) * spec.buckets <= 2**16 else slots
-    order = np.argsort(small, kind="stable")
-    starts = np.append(np.flatnonzero(np.diff(slots[order], prepend=-1)), len(order))
+    placed = place_rows(keys, config, spec.buckets)
+    order = placed.by_bucket()
+    starts = np.append(np.flatnonzero(np.diff(placed.slots[order], prepend=-1)), len(order))
     if int(np.diff(starts).max()) * (size / first_row) > _most(spec):
         return None
-    ids = [
-        BucketId(partitions[slot // spec.buckets], slot % spec.buckets) for slot in slots[order[starts[:-1]]].tolist()
-    ]
+    ids = [placed.bucket(slot) for slot in placed.slots[order[starts[:-1]]].tolist()]
     return HeldRecords(records, kinds, first_row, order, starts, ids)
 
 
@@ -130,7 +126,16 @@ def load_held(held: HeldRecords, spec: PackSpec, begin_version: int, first_ordin
     """Write the base files of a first load: one for each bucket of which anything is stored. Their ordinals count from
     ``first_ordinal`` on, in the order of the buckets. The records of an overwrite are sets, with each key once: they
     are the rows."""
-    base = BaseWriteSpec(
+    base = _base_files_of(spec, begin_version)
+    with ThreadPoolExecutor(spec.settings.threads) as pool:
+        load = partial(_load_bucket, held, spec, base, first_ordinal)
+        loaded = list(pool.map(load, range(len(held.buckets))))
+    return [add for adds in loaded for add in adds]
+
+
+def _base_files_of(spec: PackSpec, begin_version: int) -> BaseWriteSpec:
+    """How the base files of a first load are written."""
+    return BaseWriteSpec(
         store=spec.store,
         config=spec.config,
         settings=spec.settings,
@@ -138,10 +143,6 @@ def load_held(held: HeldRecords, spec: PackSpec, begin_version: int, first_ordin
         merged_through=begin_version,
         buckets=spec.buckets,
     )
-    with ThreadPoolExecutor(spec.settings.threads) as pool:
-        load = partial(_load_bucket, held, spec, base, first_ordinal)
-        loaded = list(pool.map(load, range(len(held.buckets))))
-    return [add for adds in loaded for add in adds]
 
 
 def _load_bucket(
@@ -171,14 +172,7 @@ def _load_bucket(
 def load_file_slice(spec: PackSpec, begin_version: int, file_slice: FileSlice, first_ordinal: int) -> list[AddFile]:
     """Merge one file slice of a first load into base files."""
     merge = MergeSpec(spec.store, spec.config, spec.merger, spec.settings)
-    base = BaseWriteSpec(
-        store=spec.store,
-        config=spec.config,
-        settings=spec.settings,
-        name=spec.name,
-        merged_through=begin_version,
-        buckets=spec.buckets,
-    )
+    base = _base_files_of(spec, begin_version)
     count = ordinals_needed(file_slice.stored_bytes, spec.settings)
     with ParquetFiles(spec.store) as files:
         ranges = merge_file_slice(merge, file_slice, columns=spec.config.schema.names, sort=True, files=files)

@@ -250,13 +250,10 @@ def _arrange(
     """The rows sorted by (partition, bucket, key), and where each bucket starts. The rows are pre-combined if the
     merger allows it."""
     keys = key_columns(table, spec.config.key)
-    slots, partitions = place_rows(table, spec.config, spec.buckets)
-    order = sort_order(keys)
-    # A stable sort of small integers is a radix sort in numpy.
-    small = slots.astype(np.uint16) if len(partitions) * spec.buckets <= 2**16 else slots
-    order = order[np.argsort(small[order], kind="stable")]
+    placed = place_rows(table, spec.config, spec.buckets)
+    order = placed.by_bucket(sort_order(keys))
     table = gather(table, order)
-    slots = slots[order]
+    slots = placed.slots[order]
     kinds = None if kinds is None else kinds[order]
     full = table.num_columns == len(spec.config.schema)
     keep = combine(spec.merger, spec.config.shape, Frame(table, kinds, -1), full=full) if spec.combines else None
@@ -266,8 +263,7 @@ def _arrange(
     if kinds is not None and np.isin(kinds, (RowKind.INSERT, RowKind.UPDATE_AFTER)).all():
         kinds = None
     starts = np.flatnonzero(np.diff(slots, prepend=-1))
-    slices = [BucketId(partitions[slot // spec.buckets], slot % spec.buckets) for slot in slots[starts].tolist()]
-    return table, kinds, slices, starts
+    return table, kinds, [placed.bucket(slot) for slot in slots[starts].tolist()], starts
 
 
 def stored_bound(key: Key) -> Key | None:

@@ -22,15 +22,14 @@ from lakemerge.ingest.casting import Problems, cast_marking, is_infinite, texts_
 from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
 from lakemerge.ingest.formats.encodings import checked_marks, splits, utf8_stream
 from lakemerge.ingest.formats.lines import (
-    MARK,
     MAX_RECORD_BYTES,
     PORTION_BYTES,
     Bounds,
     Lines,
     cut_block,
     cut_stream,
-    filled,
     line_at,
+    more_of,
 )
 from lakemerge.ingest.formats.record_rows import MAX_VALUE_LEVELS, named_in, nests_deeper, rows_of, spread
 from lakemerge.ingest.formats.times import TimeFormats
@@ -305,13 +304,7 @@ def cut_documents(file: pa.NativeFile, *, portion_bytes: int | None = None) -> I
     portion = portion_bytes or PORTION_BYTES
     position, held, in_array, ends = 0, b"", False, False
     while not ends:
-        # As much as is held already, so that a long record is not looked at more often than its length doubles.
-        wanted = max(portion, len(held), len(MARK))
-        data = filled(file, wanted)
-        ends = len(data) < wanted
-        held = held + data if held else data
-        if position == 0 and held.startswith(MARK):
-            held, position = held[len(MARK) :], len(MARK)
+        held, position, ends = more_of(file, held, position, portion)
         found, cut, in_array = _documents(held, position, in_array=in_array)
         if ends:
             if in_array:

@@ -32,8 +32,8 @@ __all__ = [
     "Quoting",
     "cut_block",
     "cut_stream",
-    "filled",
     "line_at",
+    "more_of",
     "skipped",
 ]
 
@@ -355,13 +355,7 @@ def cut_stream(
     position, held, ends = 0, b"", False
     left = skip_lines
     while not ends:
-        # As much as is held already, so that a long record is not looked at more often than its length doubles.
-        wanted = max(portion, len(held), len(MARK))
-        data = filled(file, wanted)
-        ends = len(data) < wanted
-        held = held + data if held else data
-        if position == 0 and held.startswith(MARK):
-            held, position = held[len(MARK) :], len(MARK)
+        held, position, ends = more_of(file, held, position, portion)
         if skip > position:  # still in the header
             gone = min(skip - position, len(held))
             held, position = held[gone:], position + gone
@@ -380,7 +374,19 @@ def cut_stream(
         _check_length(held, position)
 
 
-def filled(file: pa.NativeFile, size: int) -> bytes:
+def more_of(file: pa.NativeFile, held: bytes, position: int, portion: int) -> tuple[bytes, int, bool]:
+    """The bytes held of a stream and those that follow, without a byte order mark; their place, and whether the stream
+    ends with them."""
+    # As much as is held already, so that a long record is not looked at more often than its length doubles.
+    wanted = max(portion, len(held), len(MARK))
+    data = _filled(file, wanted)
+    held = held + data if held else data
+    if position == 0 and held.startswith(MARK):
+        held, position = held[len(MARK) :], len(MARK)
+    return held, position, len(data) < wanted
+
+
+def _filled(file: pa.NativeFile, size: int) -> bytes:
     """So many bytes, fewer only at the end. A stream may give less at a time than it is asked for."""
     data: bytes = file.read(size)
     if len(data) == size or not data:
@@ -445,7 +451,7 @@ def _portions(
         # read in steps that double.
         known = len(held) if quoting is not None else min(portion, len(held) + sum(map(len, beyond)))
         wanted = max(min(portion, max(end - read_to, _STEP)), known, len(MARK))
-        data = filled(file, wanted)
+        data = _filled(file, wanted)
         read_to += len(data)
         ends = len(data) < wanted or read_to >= size
         if not ends and _goes_on(held, data, quoting):

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from lakemerge._internal.collector import collector_paused
 from lakemerge.errors import TableDamagedError
 from lakemerge.format.config import TableConfig
-from lakemerge.format.keys import BucketId, Key, KeySpan, Partition, SoughtKeys, keys_at
+from lakemerge.format.keys import Key, KeySpan, Partition, SoughtKeys, keys_at
 from lakemerge.format.log_block import LogBlock
 from lakemerge.layout.partition import parse_partition_value
 from lakemerge.layout.placement import place_rows
@@ -83,23 +83,21 @@ def file_slices_of_keys(view: TableView, keys: pa.Table, *, exact: bool = False)
     for name in config.partition_by:
         if pa.types.is_string(keys.schema.field(name).type):
             keys = keys.filter(pc.not_equal(keys.column(name), ""))  # no row has it: "" is not a partition value
-    slots, partitions = place_rows(keys, config, buckets)
+    placed = place_rows(keys, config, buckets)
     if view.layout.counts:
         # Several buckets of the table are one bucket here. It has the number of one of them.
-        found, place = np.unique(slots, return_inverse=True)
-        parts = [view.layout.bucket_of(partitions[slot // buckets], slot % buckets) for slot in found.tolist()]
+        found, place = np.unique(placed.slots, return_inverse=True)
+        parts = [view.layout.bucket_of(*placed.bucket(slot)) for slot in found.tolist()]
         own = [slot - slot % buckets + part.bucket for slot, part in zip(found.tolist(), parts, strict=True)]
-        slots = np.array(own, dtype=np.int64)[place]
-    # The sort is stable, so the keys of a bucket stay in key order.
-    order = np.argsort(slots, kind="stable")
-    slots = slots[order]
+        placed = replace(placed, slots=np.array(own, dtype=np.int64)[place])
+    order = placed.by_bucket()  # the keys of a bucket stay in key order
+    slots = placed.slots[order]
     columns = tuple(column.take(pa.array(order)) for column in key_columns(keys, config.key))
     starts = np.flatnonzero(np.diff(slots, prepend=-1)).tolist()
     narrowed = []
     for start, end in pairwise([*starts, len(slots)]):
-        slot = int(slots[start])
         asked = tuple(column.slice(start, end - start) for column in columns)
-        file_slices = view.file_slices_by_bucket.get(BucketId(partitions[slot // buckets], slot % buckets), ())
+        file_slices = view.file_slices_by_bucket.get(placed.bucket(int(slots[start])), ())
         narrowed += [narrowed_to_keys(file_slice, asked, exact=exact) for file_slice in file_slices]
     return [file_slice for file_slice in narrowed if file_slice is not None]
 
