@@ -22,14 +22,15 @@ from compaction.plan.loads import FileSliceLoad, file_slice_loads
 from compaction.plan.plan import plan_compaction
 from compaction.run.run import run_plan
 from lakemerge.errors import CommitConflictError
+from lakemerge.events import observed
 from lakemerge.format.block_index import log_version
 from lakemerge.format.names import LOG_DOMAIN_PREFIX
+from lakemerge.format.schedule import Auto, Schedule
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import unless_vacuumed
 from lakemerge.layout.view import TableView
-from lakemerge.results.events import observed
-from lakemerge.results.plans import CompactionStrategy, counted
-from lakemerge.results.schedule import Auto, Schedule
+from lakemerge.results.compactions import CompactionStrategy
+from lakemerge.results.display import counted
 from lakemerge.table.open_table import OpenTable
 from mergers.interrupts import is_foreign
 from mergers.logs import logger

@@ -20,18 +20,12 @@ from lakemerge.delta import Attempt, Txn
 from lakemerge.errors import CommitConflictError
 from lakemerge.format.names import LOG_DOMAIN_PREFIX, VACUUM_APPLICATION
 from lakemerge.format.operations import Operation
+from lakemerge.format.schedule import Schedule
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import unless_vacuumed
 from lakemerge.layout.view import TableView
-from lakemerge.results.plans import CompactionStrategy
-from lakemerge.results.results import (
-    CompactionResult,
-    ExpiryResult,
-    LogCompactionResult,
-    MaintenanceResult,
-    VacuumResult,
-)
-from lakemerge.results.schedule import Schedule
+from lakemerge.results.compactions import CompactionResult, CompactionStrategy, LogCompactionResult
+from lakemerge.results.maintenance import ExpiryResult, MaintenanceResult, VacuumResult
 from lakemerge.storage.clock import is_past
 from lakemerge.table.open_table import OpenTable
 

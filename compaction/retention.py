@@ -15,7 +15,7 @@ from lakemerge.format.expiries import expiries_of
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.quantities import byte_count
-from lakemerge.results.results import ExpiryResult
+from lakemerge.results.maintenance import ExpiryResult
 from lakemerge.storage.clock import store_time_ms
 from mergers.wording import argument
 

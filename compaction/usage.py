@@ -18,7 +18,7 @@ from lakemerge.delta import Action, AddFile, DomainMetadata, RemoveFile, Snapsho
 from lakemerge.format.block_index import log_paths
 from lakemerge.handle import Handle
 from lakemerge.layout.references import references
-from lakemerge.results.plans import readable_bytes
+from lakemerge.results.display import readable_bytes
 from mergers.contract import Ints
 
 __all__ = ["Kept", "record_paths", "within_bytes"]

@@ -43,7 +43,7 @@ from lakemerge.format.savepoint import savepoints_of
 from lakemerge.handle import Handle
 from lakemerge.layout.references import references, snapshot_references
 from lakemerge.layout.view import TableView
-from lakemerge.results.results import VacuumResult
+from lakemerge.results.maintenance import VacuumResult
 from lakemerge.storage.base import FileStat
 from lakemerge.storage.clock import store_time_ms
 from mergers.logs import logger

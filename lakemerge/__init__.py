@@ -53,24 +53,21 @@ if TYPE_CHECKING:
         UnsupportedFeatureError,
         VersionNotFoundError,
     )
+    from lakemerge.events import Event, listen
     from lakemerge.format.savepoint import Savepoint
     from lakemerge.options import ReadPolicy, Settings
-    from lakemerge.results.events import Event, listen
-    from lakemerge.results.failures import FailedKey, FailedKeys, FailedRecord
-    from lakemerge.results.findings import CheckResult, Finding
-    from lakemerge.results.plans import CompactionPlan, CompactionStrategy, TransactionPlan
-    from lakemerge.results.results import (
+    from lakemerge.results.compactions import (
+        CompactionPlan,
         CompactionResult,
-        ExpiryResult,
+        CompactionStrategy,
         LogCompactionResult,
-        MaintenanceResult,
         RescaleResult,
-        RestoreResult,
         SkippedFileSlice,
-        UpsertResult,
-        VacuumResult,
     )
-    from lakemerge.results.unwrap import unwrap_error, unwrap_errors
+    from lakemerge.results.findings import CheckResult, FailedKey, FailedKeys, FailedRecord, Finding
+    from lakemerge.results.maintenance import ExpiryResult, MaintenanceResult, VacuumResult
+    from lakemerge.results.writes import RestoreResult, TransactionPlan, UpsertResult
+    from lakemerge.spark_errors import unwrap_error, unwrap_errors
     from lakemerge.table.table import LakeTable
     from mergers import DELETE, Delete, Laws, Merger, Record, RowKind, RowMerger, Traits, register_merger
 
@@ -192,24 +189,21 @@ if not TYPE_CHECKING:
                 "UnsupportedFeatureError",
                 "VersionNotFoundError",
             ),
+            "lakemerge.events": ("Event", "listen"),
             "lakemerge.format.savepoint": ("Savepoint",),
             "lakemerge.options": ("ReadPolicy", "Settings"),
-            "lakemerge.results.events": ("Event", "listen"),
-            "lakemerge.results.failures": ("FailedKey", "FailedKeys", "FailedRecord"),
-            "lakemerge.results.findings": ("CheckResult", "Finding"),
-            "lakemerge.results.plans": ("CompactionPlan", "CompactionStrategy", "TransactionPlan"),
-            "lakemerge.results.results": (
+            "lakemerge.results.compactions": (
+                "CompactionPlan",
                 "CompactionResult",
-                "ExpiryResult",
+                "CompactionStrategy",
                 "LogCompactionResult",
-                "MaintenanceResult",
                 "RescaleResult",
-                "RestoreResult",
                 "SkippedFileSlice",
-                "UpsertResult",
-                "VacuumResult",
             ),
-            "lakemerge.results.unwrap": ("unwrap_error", "unwrap_errors"),
+            "lakemerge.results.findings": ("CheckResult", "FailedKey", "FailedKeys", "FailedRecord", "Finding"),
+            "lakemerge.results.maintenance": ("ExpiryResult", "MaintenanceResult", "VacuumResult"),
+            "lakemerge.results.writes": ("RestoreResult", "TransactionPlan", "UpsertResult"),
+            "lakemerge.spark_errors": ("unwrap_error", "unwrap_errors"),
             "lakemerge.table.table": ("LakeTable",),
             "mergers": (
                 "DELETE",

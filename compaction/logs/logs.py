@@ -38,7 +38,7 @@ from lakemerge.layout.bucket_counts import slices_of
 from lakemerge.layout.view import TableView
 from lakemerge.options import Settings
 from lakemerge.read.merge import MergeSpec
-from lakemerge.results.results import LogCompactionResult
+from lakemerge.results.compactions import LogCompactionResult
 from lakemerge.write.carried import MOST_TURNS
 from lakemerge.write.discard import discard
 from mergers.logs import logger

@@ -27,8 +27,8 @@ from compaction.plan.costs import (
 )
 from compaction.plan.loads import FileSliceLoad
 from lakemerge.format.keys import BucketId
-from lakemerge.results.plans import counted
-from lakemerge.results.schedule import Auto
+from lakemerge.format.schedule import Auto
+from lakemerge.results.display import counted
 
 __all__ = ["EVERY", "Decision", "Part", "decide", "is_turn"]
 

@@ -1,7 +1,7 @@
 """Planning a compaction: which file slices are due, in which order, and which buckets share a commit.
 
 A plan is made from metadata: tags of base files, log domains and block index files. It is a value of
-:mod:`lakemerge.results.plans`, and it locks or reserves nothing.
+:mod:`lakemerge.results.compactions`, and it locks or reserves nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ from lakemerge.handle import Handle
 from lakemerge.layout.partition import parse_partition_value
 from lakemerge.layout.view import TableView
 from lakemerge.read.filter.filter import parse_filter
-from lakemerge.results.plans import CompactionGroup, CompactionPlan, CompactionStrategy, PlannedBucket, threshold_words
+from lakemerge.results.compactions import (
+    CompactionGroup,
+    CompactionPlan,
+    CompactionStrategy,
+    PlannedBucket,
+    threshold_words,
+)
 from mergers.wording import argument
 
 __all__ = ["plan_compaction"]

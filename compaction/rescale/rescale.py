@@ -39,7 +39,7 @@ from lakemerge.layout.xxhash64 import buckets as bucket_numbers
 from lakemerge.read.merge import MergedRange, MergeSpec, merge_file_slice
 from lakemerge.read.parquet.files import ParquetFiles
 from lakemerge.read.runs import Run, key_ranges
-from lakemerge.results.results import RescaleResult, SkippedFileSlice
+from lakemerge.results.compactions import RescaleResult, SkippedFileSlice
 from lakemerge.write.base_file import BaseWriteSpec, ordinals_needed, write_base_files
 from lakemerge.write.discard import ROWS_FOLDERS, discard
 from mergers.failing import FAILURES

@@ -22,8 +22,8 @@ from lakemerge.read.merge import MergedRange, MergeSpec, changed_ranges, failing
 from lakemerge.read.parquet.files import ParquetFiles
 from lakemerge.read.sources import stored_streams, tombstone_stream
 from lakemerge.read.superseded import Superseded
-from lakemerge.results.failures import FailedKey
-from lakemerge.results.results import SkippedFileSlice
+from lakemerge.results.compactions import SkippedFileSlice
+from lakemerge.results.findings import FailedKey
 from lakemerge.schema.nested import settled
 from lakemerge.write.base_file import Apart, BaseWriteSpec, write_base_files
 from lakemerge.write.parquet.rows import RowsFile

@@ -23,7 +23,7 @@ from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.merge import MergeSpec
-from lakemerge.results.results import SkippedFileSlice
+from lakemerge.results.compactions import SkippedFileSlice
 from lakemerge.write.base_file import BaseWriteSpec, ordinals_needed
 from lakemerge.write.discard import ROWS_FOLDERS, discard
 from mergers.logs import logger

@@ -28,8 +28,13 @@ from lakemerge.handle import Handle
 from lakemerge.layout.travel import unless_vacuumed
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.merge import MergeSpec
-from lakemerge.results.plans import CompactionGroup, CompactionPlan, CompactionStrategy
-from lakemerge.results.results import CompactionResult, LostGroup
+from lakemerge.results.compactions import (
+    CompactionGroup,
+    CompactionPlan,
+    CompactionResult,
+    CompactionStrategy,
+    LostGroup,
+)
 from lakemerge.table.open_table import OpenTable
 from lakemerge.write.base_file import ordinals_needed
 from mergers.logs import logger

@@ -26,8 +26,7 @@ from lakemerge.layout.view import FileSlice
 from lakemerge.read.merge import MergeSpec, merge_file_slice
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.sources import check_kinds, tombstone_stream
-from lakemerge.results.failures import FailedKey
-from lakemerge.results.findings import Finding
+from lakemerge.results.findings import FailedKey, Finding
 from lakemerge.schema.soundness import Flaw, find_flaw, needs_look
 from lakemerge.write.parquet.stats import footer_statistics
 from mergers.interrupts import is_foreign

@@ -40,7 +40,7 @@ from lakemerge.cli.tables import (
     shown_vacuum,
 )
 from lakemerge.connector.jar import jar_path
-from lakemerge.results.plans import CompactionStrategy
+from lakemerge.results.compactions import CompactionStrategy
 from lakemerge.table.table import LakeTable
 from mergers.wording import printable
 

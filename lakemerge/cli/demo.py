@@ -22,7 +22,7 @@ from lakemerge.cli.common import StorageOption
 from lakemerge.cli.output import JsonOption, document, say_lines
 from lakemerge.cli.tables import shown_rows
 from lakemerge.errors import LakeMergeError
-from lakemerge.results.plans import readable_bytes
+from lakemerge.results.display import readable_bytes
 from lakemerge.table.table import LakeTable
 from mergers.wording import printable
 

@@ -11,7 +11,7 @@ from types import FrameType
 
 from lakemerge.cli.spelling import one_line
 from lakemerge.errors import LakeMergeError, NotATableError, TableReplacedError
-from lakemerge.results.results import MaintenanceResult
+from lakemerge.results.maintenance import MaintenanceResult
 from lakemerge.table.table import LakeTable
 from mergers.interrupts import is_foreign
 from mergers.logs import logger

@@ -12,14 +12,9 @@ from lakemerge.delta import HistoryEntry
 from lakemerge.format.ingests import ingests_of
 from lakemerge.ingest.results import IngestFile, IngestResult, IngestStatus
 from lakemerge.python_values import python_values, with_text_decimals
-from lakemerge.results.plans import CompactionPlan, PlannedBucket, counted, counts, readable_bytes
-from lakemerge.results.results import (
-    CompactionResult,
-    ExpiryResult,
-    LogCompactionResult,
-    MaintenanceResult,
-    VacuumResult,
-)
+from lakemerge.results.compactions import CompactionPlan, CompactionResult, LogCompactionResult, PlannedBucket
+from lakemerge.results.display import counted, counts, readable_bytes
+from lakemerge.results.maintenance import ExpiryResult, MaintenanceResult, VacuumResult
 from lakemerge.schema.schema import type_ddl
 from lakemerge.table.describe import BucketInfo
 from lakemerge.table.table import LakeTable

@@ -27,7 +27,7 @@ from lakemerge.handle import Handle
 from lakemerge.layout.references import snapshot_references
 from lakemerge.layout.travel import check_kept
 from lakemerge.layout.view import TableView
-from lakemerge.results.results import RestoreResult
+from lakemerge.results.writes import RestoreResult
 
 __all__ = ["restore_table"]
 

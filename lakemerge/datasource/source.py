@@ -46,8 +46,7 @@ from lakemerge.read.filter.prune import prune_file_slices
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.scan import asked_columns, in_mode, scan_part
 from lakemerge.read.splits import Part
-from lakemerge.results.results import UpsertResult
-from lakemerge.results.unwrap import carrying
+from lakemerge.results.writes import UpsertResult
 from lakemerge.schema.schema import to_ddl
 from lakemerge.spark.sessions import is_running, jvm_session, session_id
 from lakemerge.spark.transport.jobs import even_tasks, in_limit
@@ -55,6 +54,7 @@ from lakemerge.spark.transport.portable import portable
 from lakemerge.spark.transport.sending import pickled
 from lakemerge.spark.workers import use_own_python
 from lakemerge.spark.writer import frame_schema, pack_rows
+from lakemerge.spark_errors import carrying
 from lakemerge.table.open_table import OpenTable
 from lakemerge.table.opening import open_table
 from lakemerge.transactions.errors import MultipleMatchesError

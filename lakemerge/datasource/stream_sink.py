@@ -21,9 +21,9 @@ from lakemerge.datasource.stream_batches import QUERY_ID, OneBatch, RowSum, stre
 from lakemerge.delta import check_table_id
 from lakemerge.errors import InputError
 from lakemerge.layout.view import TableView
-from lakemerge.results.results import UpsertResult
-from lakemerge.results.unwrap import carrying
+from lakemerge.results.writes import UpsertResult
 from lakemerge.spark.writer import frame_schema, pack_rows
+from lakemerge.spark_errors import carrying
 from lakemerge.table.open_table import OpenTable
 from lakemerge.write.discard import discard
 from lakemerge.write.pack import Packed, PackSpec

@@ -30,10 +30,10 @@ from lakemerge.feed.fixed_columns import FixedColumns
 from lakemerge.feed.planner import Limits, Overtaken, Planner, check_not_overtaken, unless_overtaken
 from lakemerge.feed.units import FeedUnit
 from lakemerge.format.feed_offset import Offset
-from lakemerge.results.unwrap import carrying
 from lakemerge.spark.feed import in_tasks
 from lakemerge.spark.transport.portable import carried
 from lakemerge.spark.writer import frame_schema
+from lakemerge.spark_errors import carrying
 from lakemerge.table.open_table import OpenTable
 
 __all__ = ["FeedReader", "FeedStreamReader", "batch_plan", "stream_schema"]

@@ -14,12 +14,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from lakemerge.datasource.stream_batches import current_batch
 from lakemerge.errors import InputError
-from lakemerge.results.unwrap import carrying
 from lakemerge.spark.sessions import jvm_session
+from lakemerge.spark_errors import carrying
 from mergers.wording import argument
 
 if TYPE_CHECKING:
-    from lakemerge.results.results import UpsertResult
+    from lakemerge.results.writes import UpsertResult
     from lakemerge.table.open_table import OpenTable
 
 __all__ = ["BatchWriter", "start_stream"]

@@ -16,7 +16,7 @@ from lakemerge.flows.target import opened_target
 from lakemerge.flows.truncation import apply_truncate, last_place, truncated_below
 from lakemerge.frames import is_spark_frame
 from lakemerge.read.filter.filter import parse_filter
-from lakemerge.results.results import UpsertResult
+from lakemerge.results.writes import UpsertResult
 from lakemerge.table.table import LakeTable
 from mergers.contract import Bools
 

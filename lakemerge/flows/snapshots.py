@@ -31,7 +31,7 @@ from lakemerge.flows.stamps import (
 from lakemerge.flows.target import opened_target
 from lakemerge.frames import is_spark_frame
 from lakemerge.read.feed_columns import FeedColumns
-from lakemerge.results.results import UpsertResult
+from lakemerge.results.writes import UpsertResult
 from lakemerge.table.table import LakeTable
 from mergers import RowKind
 from mergers.contract import Bools, Ints

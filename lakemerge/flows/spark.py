@@ -28,14 +28,14 @@ from lakemerge.flows.stamps import (
 )
 from lakemerge.flows.target import opened_target
 from lakemerge.flows.truncation import apply_truncate, last_place, truncated_below
-from lakemerge.results.results import UpsertResult
-from lakemerge.results.unwrap import carrying, unwrap_errors
+from lakemerge.results.writes import UpsertResult
 from lakemerge.schema.schema import to_ddl, type_ddl
 from lakemerge.spark.names import quoted, selected
 from lakemerge.spark.transport.jobs import limited
 from lakemerge.spark.transport.transit import Sent, send
 from lakemerge.spark.workers import prepare_workers
 from lakemerge.spark.writer import frame_schema
+from lakemerge.spark_errors import carrying, unwrap_errors
 from lakemerge.table.table import LakeTable
 
 __all__ = ["comparable", "source_schema", "spark_auto_cdc", "spark_history", "spark_snapshot"]

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from lakemerge.format.ledger import Entry, FileState, ledger_tables
 from lakemerge.ingest.committing import Standing
-from lakemerge.results.html import Shown
+from lakemerge.results.display import Shown
 from lakemerge.storage.base import Store
 
 __all__ = ["IngestFile", "IngestResult", "IngestStatus", "entries_of", "files_of", "status_of"]

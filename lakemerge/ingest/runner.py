@@ -34,7 +34,7 @@ from lakemerge.ingest.spill import Spool
 from lakemerge.ingest.window_columns import Shape, WindowFrame
 from lakemerge.ingest.windows import Failure, Gathering, Window, Windows
 from lakemerge.layout.view import TableView
-from lakemerge.results.results import UpsertResult
+from lakemerge.results.writes import UpsertResult
 from lakemerge.write.start import Write, WriteRequest
 from lakemerge.write.upsert import LoadFileSlices
 from mergers.logs import logger

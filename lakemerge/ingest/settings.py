@@ -10,6 +10,7 @@ from typing import Any
 from compaction import compact_open, maintain_after_write, maintain_open
 from lakemerge._internal.arguments import shown
 from lakemerge.errors import InputError
+from lakemerge.events import observed
 from lakemerge.format.config import TableConfig
 from lakemerge.ingest.archiving import Afterwards
 from lakemerge.ingest.discovery import Settling
@@ -25,7 +26,6 @@ from lakemerge.ingest.source import is_hidden
 from lakemerge.ingest.window_columns import Envelope, Shape, rescued_problem
 from lakemerge.ingest.windows import Gathering
 from lakemerge.quantities import bytes_of
-from lakemerge.results.events import observed
 from lakemerge.table.describe import detail_of
 from lakemerge.table.open_table import OpenTable
 from lakemerge.write.upsert import load_in_process

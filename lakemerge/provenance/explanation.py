@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lakemerge.provenance.verdicts import shown_value
 from lakemerge.python_values import decimal_text
-from lakemerge.results.html import definition_html, table_html
+from lakemerge.results.display import definition_html, table_html
 from mergers.wording import printable
 
 __all__ = ["Explanation", "Step"]

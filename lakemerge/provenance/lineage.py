@@ -35,7 +35,7 @@ from lakemerge.provenance.origins import window_files
 from lakemerge.provenance.search import Search
 from lakemerge.python_values import python_rows
 from lakemerge.read.lookup import sorted_keys
-from lakemerge.results.plans import counted
+from lakemerge.results.display import counted
 from mergers.interrupts import is_foreign
 from mergers.keys import key_columns
 

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from lakemerge.results.html import definition_html, table_html
+from lakemerge.results.display import definition_html, table_html
 from mergers.wording import printable
 
 __all__ = ["KINDS", "Event", "Lineage"]

@@ -39,8 +39,8 @@ from lakemerge.read.filter.filter import Filter, parse_filter
 from lakemerge.read.merge import MergedRange, MergeSpec, merge_file_slice
 from lakemerge.read.parquet.files import ParquetFiles, shaped
 from lakemerge.read.scan import scan
-from lakemerge.results.html import Shown
-from lakemerge.results.results import UpsertResult
+from lakemerge.results.display import Shown
+from lakemerge.results.writes import UpsertResult
 from lakemerge.schema.widening import is_wider
 from lakemerge.table.alter import SchemaChange, alter
 from lakemerge.table.create import create_table

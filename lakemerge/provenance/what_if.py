@@ -24,7 +24,7 @@ from lakemerge.provenance.short import short_notes
 from lakemerge.python_values import python_rows
 from lakemerge.read.lookup import look_up
 from lakemerge.read.scan import read_arrow, scan
-from lakemerge.results.html import definition_html
+from lakemerge.results.display import definition_html
 from lakemerge.table.create import choose_merger
 from lakemerge.table.session import TableSession
 from mergers import Merger

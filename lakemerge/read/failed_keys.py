@@ -21,7 +21,7 @@ from lakemerge.read.filter.prune import prune_file_slices
 from lakemerge.read.merge import failing_keys
 from lakemerge.read.parquet.files import ParquetFiles
 from lakemerge.read.sources import MergeSpec
-from lakemerge.results.failures import FailedKey, FailedKeys
+from lakemerge.results.findings import FailedKey, FailedKeys
 from mergers.wording import argument
 
 __all__ = ["OnFailedKeys", "find_failed_keys", "on_failed_keys"]

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from lakemerge.results.failures import FailedKey, FailedRecord
+from lakemerge.results.findings import FailedKey, FailedRecord
 from mergers import Frame, TableShape
 from mergers.failing import Failing, has_keys
 from mergers.logs import logger

@@ -25,7 +25,7 @@ from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.parquet.row_groups import key_bounds, matching
 from lakemerge.read.runs import Run, block_run, each_file, key_ranges
 from lakemerge.read.sources import PLACE, MergeSpec, block_schema, block_stream, stored_streams, tombstone_stream
-from lakemerge.results.failures import FailedKey
+from lakemerge.results.findings import FailedKey
 from lakemerge.schema.nested import settled
 from mergers import Frame, RowKind, fold
 from mergers.failing import FAILURES, find_failing, has_keys, with_key, without_keys

@@ -12,8 +12,9 @@ from lakemerge.errors import LakeMergeError
 from lakemerge.format.ingests import ingests_of
 from lakemerge.format.names import LOG_DOMAIN_PREFIX
 from lakemerge.format.operations import Operation
-from lakemerge.results.plans import CompactionPlan, CompactionStrategy, counted, readable_bytes, threshold_words
-from lakemerge.results.schedule import Schedule
+from lakemerge.format.schedule import Schedule
+from lakemerge.results.compactions import CompactionPlan, CompactionStrategy, threshold_words
+from lakemerge.results.display import counted, readable_bytes
 
 if TYPE_CHECKING:
     from lakemerge.table.table import LakeTable

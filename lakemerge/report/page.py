@@ -13,8 +13,7 @@ from lakemerge.format.operations import Operation
 from lakemerge.provenance.lineage_events import KINDS
 from lakemerge.report.facts import due, failures, growth_of, reasons_of, replaced_by, service_of, windows_of, written_by
 from lakemerge.report.svg import Bar, Mark, areas, bars, legend, marks
-from lakemerge.results.html import html_text, table_html
-from lakemerge.results.plans import counted, readable_bytes
+from lakemerge.results.display import counted, html_text, readable_bytes, table_html
 from lakemerge.table.describe import BucketInfo
 from mergers.wording import argument
 

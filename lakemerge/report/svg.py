@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lakemerge.results.html import html_text
-from lakemerge.results.plans import readable_bytes
+from lakemerge.results.display import html_text, readable_bytes
 
 __all__ = ["Bar", "Mark", "areas", "bars", "legend", "marks", "short_labels"]
 

@@ -15,11 +15,11 @@ from lakemerge.feed.units import FeedUnit
 from lakemerge.format.feed_offset import Offset
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
-from lakemerge.results.unwrap import carrying
 from lakemerge.schema.schema import to_ddl
 from lakemerge.spark.transport.jobs import limited, parallelism
 from lakemerge.spark.transport.portable import carried
 from lakemerge.spark.workers import prepare_workers
+from lakemerge.spark_errors import carrying
 
 __all__ = ["changes_dataframe", "in_tasks"]
 

@@ -24,7 +24,6 @@ from lakemerge.read.filter.filter import Filter
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.scan import scan_part
 from lakemerge.read.splits import Part
-from lakemerge.results.unwrap import carrying
 from lakemerge.schema.schema import to_ddl, type_ddl
 from lakemerge.spark.names import quoted
 from lakemerge.spark.transport.jobs import even_tasks, limited, parallelism
@@ -32,6 +31,7 @@ from lakemerge.spark.transport.local import local_frame
 from lakemerge.spark.transport.portable import portable
 from lakemerge.spark.transport.sending import pickled
 from lakemerge.spark.workers import prepare_workers
+from lakemerge.spark_errors import carrying
 from mergers.portions import bounded_batches, is_large, portion_bytes
 
 __all__ = ["scan_merging"]

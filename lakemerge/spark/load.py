@@ -26,7 +26,7 @@ from lakemerge.format.base_file import BaseFile
 from lakemerge.format.names import BASE_FOLDER, FILE_COLUMN, SLICE_TAG
 from lakemerge.format.operations import Operation
 from lakemerge.layout.xxhash64 import buckets as bucket_numbers
-from lakemerge.results.results import UpsertResult
+from lakemerge.results.writes import UpsertResult
 from lakemerge.schema.schema import type_ddl
 from lakemerge.spark.names import quoted, sql_names
 from lakemerge.spark.sessions import session_settings

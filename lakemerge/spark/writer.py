@@ -25,7 +25,7 @@ from lakemerge.errors import FrameError, SchemaError
 from lakemerge.format.names import KIND_COLUMN
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
-from lakemerge.results.results import UpsertResult
+from lakemerge.results.writes import UpsertResult
 from lakemerge.schema.schema import from_delta_json, type_ddl
 from lakemerge.spark.load import bulk_load
 from lakemerge.spark.sessions import is_running, session_settings

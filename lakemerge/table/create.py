@@ -24,11 +24,11 @@ from lakemerge.errors import InputError, SchemaError, TableExistsError
 from lakemerge.format.config import TableConfig, bucket_problems
 from lakemerge.format.names import DROPPED, WRITER_FEATURE
 from lakemerge.format.operations import Operation
+from lakemerge.format.schedule import MAINTENANCE, SCHEDULE_DEFAULTS, schedule_problems
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.partition import is_partitionable
 from lakemerge.quantities import byte_count
-from lakemerge.results.schedule import MAINTENANCE, SCHEDULE_DEFAULTS, schedule_problems
 from lakemerge.schema.schema import needs_timestamp_ntz, to_arrow_schema, to_delta_json
 from mergers import Merger, TableShape
 from mergers.ordering import is_orderable

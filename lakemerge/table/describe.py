@@ -14,8 +14,7 @@ from lakemerge.read.filter.filter import parse_filter
 from lakemerge.read.filter.prune import prune_file_slices
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.scan import asked_columns
-from lakemerge.results.html import Shown, definition_html
-from lakemerge.results.plans import readable_bytes
+from lakemerge.results.display import Shown, definition_html, readable_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

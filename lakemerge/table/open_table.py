@@ -15,7 +15,7 @@ from lakemerge.frames import is_spark_frame
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import unless_vacuumed
 from lakemerge.layout.view import TableView
-from lakemerge.results.results import UpsertResult
+from lakemerge.results.writes import UpsertResult
 from lakemerge.spark.installed import check_installed
 from lakemerge.table.session import TableSession
 from lakemerge.write.overwrite import OverwriteRequest, overwrite_arrow

@@ -19,6 +19,7 @@ from lakemerge.commits.savepoints import drop_savepoint, save_version
 from lakemerge.datasource.registration import prepared
 from lakemerge.delta import HistoryEntry, Snapshot
 from lakemerge.errors import InputError
+from lakemerge.events import observed
 from lakemerge.feed.changes import read_changes
 from lakemerge.feed.consumers import Consumers
 from lakemerge.feed.follow import Following, follow
@@ -34,20 +35,17 @@ from lakemerge.python_values import python_rows
 from lakemerge.read.failed_keys import OnFailedKeys, find_failed_keys, on_failed_keys
 from lakemerge.read.lookup import look_up
 from lakemerge.read.scan import ReadMode, in_mode, read_arrow, scan
-from lakemerge.results.events import observed
-from lakemerge.results.failures import FailedKeys
-from lakemerge.results.findings import CheckResult
-from lakemerge.results.plans import CompactionPlan, CompactionStrategy, Order, TransactionPlan
-from lakemerge.results.results import (
+from lakemerge.results.compactions import (
+    CompactionPlan,
     CompactionResult,
-    ExpiryResult,
+    CompactionStrategy,
     LogCompactionResult,
-    MaintenanceResult,
+    Order,
     RescaleResult,
-    RestoreResult,
-    UpsertResult,
-    VacuumResult,
 )
+from lakemerge.results.findings import CheckResult, FailedKeys
+from lakemerge.results.maintenance import ExpiryResult, MaintenanceResult, VacuumResult
+from lakemerge.results.writes import RestoreResult, TransactionPlan, UpsertResult
 from lakemerge.table.alter import SchemaChange, alter
 from lakemerge.table.create import create_table
 from lakemerge.table.describe import BucketInfo, ReadPlan, TableDetail, buckets_of, detail_of, html_of, plan_of

@@ -11,7 +11,7 @@ from lakemerge.errors import CommitConflictError, InputError
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import unless_vacuumed
 from lakemerge.layout.view import TableView
-from lakemerge.results.results import UpsertResult
+from lakemerge.results.writes import UpsertResult
 from lakemerge.write.start import repeated
 from mergers.wording import argument
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from lakemerge._internal.arguments import checked, mapping, shown
 from lakemerge.errors import InputError
 from lakemerge.frames import is_spark_column
-from lakemerge.results.plans import TransactionPlan
-from lakemerge.results.results import UpsertResult
+from lakemerge.results.writes import TransactionPlan, UpsertResult
 from lakemerge.transactions.clauses import Clause, Side, check_order
 from mergers.wording import argument
 

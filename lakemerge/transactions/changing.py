@@ -19,8 +19,7 @@ from lakemerge.frames import as_reader, collected, is_spark_column, is_spark_fra
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.read.scan import scan
-from lakemerge.results.plans import TransactionPlan
-from lakemerge.results.results import UpsertResult
+from lakemerge.results.writes import TransactionPlan, UpsertResult
 from lakemerge.transactions.assignments import (
     Assignments,
     assigned_columns,

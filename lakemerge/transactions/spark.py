@@ -27,13 +27,13 @@ from lakemerge.frames import is_spark_column
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.read.lookup import sorted_keys
-from lakemerge.results.results import UpsertResult
-from lakemerge.results.unwrap import unwrap_error
+from lakemerge.results.writes import UpsertResult
 from lakemerge.schema.schema import castable, type_ddl
 from lakemerge.spark.names import quoted
 from lakemerge.spark.reader import read_dataframe
 from lakemerge.spark.sessions import jvm_session
 from lakemerge.spark.writer import frame_schema, pack_dry_dataframe, upsert_dataframe
+from lakemerge.spark_errors import unwrap_error
 from lakemerge.sql.parsing import parsed, sql
 from lakemerge.transactions.assignments import check_assignable, plain_value
 from lakemerge.transactions.clauses import (

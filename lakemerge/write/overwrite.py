@@ -34,7 +34,7 @@ from lakemerge.layout.view import FileSlice, TableView, build_file_slices
 from lakemerge.read.filter.filter import Filter, parse_filter
 from lakemerge.read.merge import MergeSpec, merge_file_slice
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
-from lakemerge.results.results import UpsertResult
+from lakemerge.results.writes import UpsertResult
 from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.discard import ROWS_FOLDERS, discard_packed
 from lakemerge.write.first_load import HeldRecords, hold, load_held, read_ahead

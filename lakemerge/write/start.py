@@ -24,7 +24,7 @@ from lakemerge.format.names import KIND_COLUMN
 from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
-from lakemerge.results.results import UpsertResult
+from lakemerge.results.writes import UpsertResult
 from lakemerge.schema.evolution import with_columns_of_frame
 from lakemerge.write.carried import without_bits
 from lakemerge.write.discard import discard

@@ -27,7 +27,7 @@ from lakemerge.format.names import LOG_FOLDER
 from lakemerge.frames import as_reader, collected
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView, build_file_slices
-from lakemerge.results.results import UpsertResult
+from lakemerge.results.writes import UpsertResult
 from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.discard import ROWS_FOLDERS, discard_packed
 from lakemerge.write.first_load import HeldRecords, hold, load_file_slice, load_held, read_ahead

@@ -15,8 +15,8 @@ from compaction import retention
 from lakemerge import options
 from lakemerge.cli.arguments import OPTIONS_VARIABLE
 from lakemerge.delta import TXN_RETENTION
-from lakemerge.results.plans import CompactionStrategy
-from lakemerge.results.schedule import SCHEDULE_DEFAULTS
+from lakemerge.format.schedule import SCHEDULE_DEFAULTS
+from lakemerge.results.compactions import CompactionStrategy
 from lakemerge.storage import s3_options
 from mergers.option_fields import REQUIRED
 from mergers.registry import MergerRegistry, default_registry

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession, functions
 
 from lakemerge import FrameError, LakeTable, Record, RecordRefusedError, RowMerger
-from lakemerge.results.results import UpsertResult
+from lakemerge.results.writes import UpsertResult
 from lakemerge.spark import load, writer
 from mergers.builtin.event_time import EventTime
 from mergers.contract import Kinds, TableShape

@@ -12,7 +12,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from lakemerge import LakeTable, VersionNotFoundError
-from lakemerge.results.unwrap import unwrap_error
+from lakemerge.spark_errors import unwrap_error
 from lakemerge.testing.faults import Call, Fault
 from tests.unit.faults import Row, create, frame, open_over, rows_of
 

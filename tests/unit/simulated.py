@@ -13,7 +13,7 @@ from compaction.plan import auto as planner
 from compaction.plan import costs
 from compaction.plan.loads import FileSliceLoad
 from lakemerge.format.keys import BucketId
-from lakemerge.results.schedule import Auto
+from lakemerge.format.schedule import Auto
 
 MIB = 2**20
 ROW = 100

@@ -28,10 +28,15 @@ SPARK_DOORS = (
     "pyspark_lakemerge",
     "pyspark_lakemerge_catalog",
 )
-LOOSE = {"bins", "errors", "frames", "handle", "options", "python_values", "quantities"}
+LOOSE = {"bins", "errors", "events", "frames", "handle", "options", "python_values", "quantities", "spark_errors"}
 LAYERS = (
     ("mergers", "lakemerge.errors", "lakemerge.sql"),
-    (*(f"lakemerge.{name}" for name in ("_internal", "bins", "options", "quantities", "results")),),
+    (
+        *(
+            f"lakemerge.{name}"
+            for name in ("_internal", "bins", "events", "options", "quantities", "results", "spark_errors")
+        ),
+    ),
     ("lakemerge.storage",),
     ("lakemerge.delta",),
     ("lakemerge.schema",),

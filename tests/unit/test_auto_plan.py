@@ -10,7 +10,7 @@ import pytest
 
 from compaction.plan import costs
 from compaction.plan.auto import decide, is_turn
-from lakemerge.results.schedule import Auto
+from lakemerge.format.schedule import Auto
 from tests.unit.simulated import MIB, ROW, Change, Simulated, Slice
 
 BUCKETS = 8

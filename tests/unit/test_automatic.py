@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lakemerge import InputError, LakeTable, SchemaError
-from lakemerge.results.schedule import Auto, Schedule
+from lakemerge.format.schedule import Auto, Schedule
 from lakemerge.testing.faults import Call, Fault
 from tests.unit.faults import create, frame, open_over, rows_of, state_of
 

@@ -14,7 +14,7 @@ import pytest
 from lakemerge import LakeTable, Settings, TableReplacedError
 from lakemerge.cli.service import run_maintenance
 from lakemerge.ingest import Files
-from lakemerge.results.results import MaintenanceResult
+from lakemerge.results.maintenance import MaintenanceResult
 from tests.unit.faults import create, frame, listing, rows_of, state_of
 from tests.unit.landing import land, numbered
 

@@ -15,7 +15,7 @@ import pytest
 from lakemerge import LakeTable
 from lakemerge.cli import EXIT_CODES, main
 from lakemerge.cli.app import app
-from lakemerge.results.schedule import SCHEDULE_DEFAULTS
+from lakemerge.format.schedule import SCHEDULE_DEFAULTS
 from tests import guides
 from tests.guides import run, text_of
 from tests.unit.faults import create, frame, state_of

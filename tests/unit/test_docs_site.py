@@ -23,7 +23,7 @@ from lakemerge import LakeTable, Settings, errors, options
 from lakemerge.cli.app import app
 from lakemerge.datasource import source
 from lakemerge.format.config import TableConfig
-from lakemerge.results.schedule import SCHEDULE_DEFAULTS
+from lakemerge.format.schedule import SCHEDULE_DEFAULTS
 from lakemerge.storage import s3_options
 from lakemerge.table.create import property_problems
 from mergers import default_registry

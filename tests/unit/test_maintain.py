@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from lakemerge import InputError, LakeTable, MaintenanceResult, SchemaError, Settings
+from lakemerge.format.schedule import SCHEDULE_DEFAULTS, Schedule, schedule_problems
 from lakemerge.handle import Handle
-from lakemerge.results.plans import CompactionStrategy
-from lakemerge.results.schedule import SCHEDULE_DEFAULTS, Schedule, schedule_problems
+from lakemerge.results.compactions import CompactionStrategy
 from lakemerge.testing.faults import Call, Fault
 from tests.unit.faults import create, frame, open_over, state_of
 

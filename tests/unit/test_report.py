@@ -15,7 +15,7 @@ from lakemerge.cli import main
 from lakemerge.ingest import Files
 from lakemerge.report import report_html
 from lakemerge.report.facts import due, growth_of
-from lakemerge.results.html import table_html
+from lakemerge.results.display import table_html
 from tests.unit.faults import create, frame
 
 BROWSER = next(

@@ -10,7 +10,7 @@ import pytest
 
 import lakemerge.errors
 from lakemerge import FrameError, LakeMergeError, MergeOverflowError, StoreError, unwrap_error, unwrap_errors
-from lakemerge.results.unwrap import carrying
+from lakemerge.spark_errors import carrying
 
 errors = pytest.importorskip("pyspark.errors", reason="the exceptions are Spark's")
 

@@ -1,4 +1,4 @@
-"""Small tables as HTML, and results that show themselves as such in notebooks. Every text is escaped."""
+"""How results show themselves: words for amounts, and small HTML tables for notebooks. Their texts are escaped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from mergers.wording import printable
 
-__all__ = ["Shown", "definition_html", "html_text", "table_html"]
+__all__ = ["Shown", "counted", "counts", "definition_html", "html_text", "readable_bytes", "table_html"]
 
 
 class Shown:
@@ -50,3 +50,23 @@ def definition_html(facts: Iterable[tuple[str, object]]) -> str:
         for name, value in facts
     )
     return f"<table><tbody>{rows}</tbody></table>"
+
+
+def counted(count: float, noun: str) -> str:
+    """``1 file``, ``1,000 files``."""
+    number = f"{count:,}" if isinstance(count, int) else f"{count:g}"
+    return f"{number} {noun}{'' if count == 1 else 's'}"
+
+
+def counts(**of: int) -> str:
+    """``1 file, 1,000 rows``, by noun. A noun of two words has an underscore."""
+    return ", ".join(counted(count, noun.replace("_", " ")) for noun, count in of.items())
+
+
+def readable_bytes(count: float) -> str:
+    """A size for people: ``1.5 GiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

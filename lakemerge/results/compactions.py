@@ -1,25 +1,29 @@
-"""What a compaction should do, and what it would do: strategies and plans, as values."""
+"""What compactions should do, what they would do, and what they did. A rescale is one, too."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from lakemerge._internal.arguments import number, shown, whole
 from lakemerge.errors import InputError
+from lakemerge.results.display import Shown, counted, counts, readable_bytes
+from lakemerge.results.findings import FailedRecord
 from mergers.wording import argument
 
 __all__ = [
     "CompactionGroup",
     "CompactionPlan",
+    "CompactionResult",
     "CompactionStrategy",
+    "LogCompactionResult",
+    "LostGroup",
     "Order",
     "PlannedBucket",
-    "TransactionPlan",
-    "counted",
-    "counts",
-    "readable_bytes",
+    "RescaleResult",
+    "SkippedFileSlice",
     "threshold_words",
 ]
 
@@ -32,6 +36,8 @@ _ORDERS: Final = {
 Order = Literal["oldest", "log-bytes", "log-count", "read-amplification"]
 """What is compacted first: buckets with the oldest log commit, most log bytes, most log blocks, or most bytes
 beside base files per byte in them."""
+_LONGER: Final = ((1440, "day"), (60, "hour"))
+"""Units of time in minutes, beside the minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,34 +234,192 @@ class CompactionPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionPlan:
-    """What a transaction would do with the table as it is at one version. Nothing was written, and another writer may
-    change the rows meanwhile."""
+class SkippedFileSlice:
+    """A key whose merge fails, for example because its total does not fit its column. A compaction leaves its stored
+    row and its records as they are. Once a later record makes the merge succeed, the next compaction takes them up."""
 
-    operation: str
-    """``UPDATE``, ``DELETE`` or ``MERGE``, as in the history."""
-    version: int
-    """The version that was read."""
-    matched: int
-    """Rows of the table that meet the condition; of a merge, rows of the table that a source row matches."""
-    updated: int
-    deleted: int
-    inserted: int
-    partitions: int
-    """Partitions that would get records; 1 for a table without partitions."""
+    partition: tuple[str | None, ...]
+    """Values of the partition columns, as Delta writes them."""
+    bucket: int
+    key: Mapping[str, object]
+    """The key. Of a part of a bucket that was left as a whole, it is one of those that fail."""
+    column: str
+    reason: str
+    records: tuple[FailedRecord, ...] = ()
+    """The first of its records in the logs, in the order of their commits."""
+    more: int = 0
+    """How many further records there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostGroup:
+    """A group of buckets that a compaction did not commit, because another compaction had changed one of its buckets
+    meanwhile. Its files were discarded. The next run plans the rest again."""
+
     buckets: int
-    """Buckets of all partitions that would get records."""
-    files: int
-    """Objects that would be written, including the commit."""
-    bytes: int
-    """Bytes of the data files that would be written."""
-    seconds: float
-    """How long it took to find this out."""
+    bytes_read: int
+    """How many bytes were read in vain."""
+    reason: str
 
-    @property
-    def keys(self) -> int:
-        """Keys whose row would be written: a record for each row that is updated, deleted or inserted."""
-        return self.updated + self.deleted + self.inserted
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionResult(Shown):
+    """What a compaction did; with nothing to do, no version was made."""
+
+    plan: CompactionPlan
+    """The plan: what had to be done, and why."""
+    version: int
+    """The version of its last commit; the version read if it made none."""
+    commits: int
+    """How many commits it made: one for each group of buckets."""
+    file_slices: int
+    """File slices whose logs were merged."""
+    rows: int
+    """Rows in the files written."""
+    files: int
+    """Base files written; by a minor compaction, files of changed rows."""
+    bytes: int
+    """Bytes of those files."""
+    bytes_read: int
+    """Bytes of the base and winner files that were merged, and of the logs, uncompressed."""
+    replaced_files: int
+    """Base files that left the table."""
+    log_blocks: int
+    """How many log blocks were merged."""
+    seconds: float
+    phases: Mapping[str, float]
+    """Seconds by what was done: ``plan``, ``merge`` (reading, merging, writing) and ``commit``."""
+    skipped: tuple[SkippedFileSlice, ...] = ()
+    """Keys that could not be merged. Reads of them fail, unless they skip such keys; writes do not."""
+    lost: tuple[LostGroup, ...] = ()
+    """Groups that another compaction merged first."""
+    stopped: bool = False
+    """Whether it ended before all groups were done, because its caller asked it to."""
+
+    def __repr__(self) -> str:
+        rest = {"skipped": len(self.skipped), "lost": len(self.lost), "stopped": self.stopped}
+        text = "".join(f", {name}={value}" for name, value in rest.items() if value)
+        return (
+            f"CompactionResult(version={self.version}, file_slices={self.file_slices}, rows={self.rows:,}, "
+            f"files={self.files}, bytes={self.bytes:,}, replaced_files={self.replaced_files}, commits={self.commits}, "
+            f"seconds={self.seconds:.2f}{text})"
+        )
+
+    def report(self) -> tuple[tuple[str, str], ...]:
+        """What to show to people: names and values, one a line."""
+        written = f"{counts(file=self.files, row=self.rows)}, {readable_bytes(self.bytes)}"
+        lines = [
+            ("service", f"{self.plan.mode} compaction"),
+            ("due", "; ".join(self.plan.reasons) or "nothing"),
+            ("merged", counts(base_file=self.file_slices, log_block=self.log_blocks)),
+            ("read", readable_bytes(self.bytes_read)),
+            ("written", written),
+            ("replaced", counted(self.replaced_files, "file")),
+            ("commits", f"{self.commits}, the table is at version {self.version}"),
+            ("seconds", _seconds(self.seconds, self.phases)),
+        ]
+        lines += [("skipped", part.reason) for part in self.skipped]
+        lines += [("lost", f"{counted(group.buckets, 'bucket')}: {group.reason}") for group in self.lost]
+        if self.stopped:
+            lines.append(("stopped", "before everything was done; the rest is still due"))
+        return tuple(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogCompactionResult(Shown):
+    """What a log compaction did; with nothing to do, no version was made."""
+
+    version: int
+    commits: int
+    """Log commits that were merged into others."""
+    records: int
+    """Records in them."""
+    rows: int
+    """How many records were written. There are fewer if the merger allows to drop records that do not decide."""
+    blocks: int
+    """Log blocks written, one per bucket, or a few."""
+    files: int
+    """How many objects were written, without the commit."""
+    bytes: int
+    """Bytes of the log files written."""
+    bytes_read: int
+    """Bytes of logs, uncompressed."""
+    replaced_files: int
+    """Log files that reads of the new version do not need any more. Earlier versions need them."""
+    seconds: float
+    phases: Mapping[str, float]
+    """Seconds by what was done: ``plan``, ``merge`` (reading, sorting, writing) and ``commit``."""
+
+    def __repr__(self) -> str:
+        return (
+            f"LogCompactionResult(version={self.version}, commits={self.commits}, records={self.records:,}, "
+            f"rows={self.rows:,}, blocks={self.blocks}, files={self.files}, bytes={self.bytes:,}, "
+            f"replaced_files={self.replaced_files}, seconds={self.seconds:.2f})"
+        )
+
+    def report(self) -> tuple[tuple[str, str], ...]:
+        """What to show to people: names and values, one a line."""
+        return (
+            ("service", "log compaction"),
+            ("merged", counts(commit=self.commits, file=self.replaced_files, record=self.records)),
+            ("read", readable_bytes(self.bytes_read)),
+            ("written", f"{counts(file=self.files, record=self.rows)}, {readable_bytes(self.bytes)}"),
+            ("version", str(self.version)),
+            ("seconds", _seconds(self.seconds, self.phases)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescaleResult(Shown):
+    """What a rescale did; with nothing to do, no version was made."""
+
+    version: int
+    before: int | None
+    """The bucket count when it began; ``None``: not chosen yet."""
+    buckets: int
+    """The bucket count now."""
+    commits: int
+    written_buckets: int
+    """Buckets written."""
+    rows: int
+    """Rows in the files written."""
+    files: int
+    """Base files written."""
+    bytes: int
+    """Bytes of those files."""
+    bytes_read: int
+    """Bytes of the base and winner files that were merged, and of the logs, uncompressed; once for each bucket that
+    was made of them."""
+    replaced_files: int
+    """Base files that left the table."""
+    seconds: float
+    phases: Mapping[str, float]
+    """Seconds by what was done: ``plan``, ``merge`` (reading, merging, writing) and ``commit``."""
+    skipped: tuple[SkippedFileSlice, ...] = ()
+    """Buckets that stay as they were, because a total in them does not fit its column. If buckets should be joined, the
+    table then keeps its bucket count. Once the total is back in range, call rescale again."""
+
+    def __repr__(self) -> str:
+        skipped = f", skipped={len(self.skipped)}" if self.skipped else ""
+        return (
+            f"RescaleResult(version={self.version}, buckets={self.buckets}, before={self.before}, "
+            f"commits={self.commits}, written_buckets={self.written_buckets}, rows={self.rows:,}, files={self.files}, "
+            f"bytes={self.bytes:,}, replaced_files={self.replaced_files}, seconds={self.seconds:.2f}{skipped})"
+        )
+
+    def report(self) -> tuple[tuple[str, str], ...]:
+        """What to show to people: names and values, one a line."""
+        written = counts(bucket=self.written_buckets, file=self.files, row=self.rows)
+        lines = [
+            ("service", "rescale"),
+            ("buckets", f"{self.before} before, {self.buckets} now"),
+            ("read", readable_bytes(self.bytes_read)),
+            ("written", f"{written}, {readable_bytes(self.bytes)}"),
+            ("replaced", counted(self.replaced_files, "file")),
+            ("commits", f"{self.commits}, the table is at version {self.version}"),
+            ("seconds", _seconds(self.seconds, self.phases)),
+        ]
+        return (*lines, *(("skipped", part.reason) for part in self.skipped))
 
 
 def threshold_words(name: str, value: float) -> str:
@@ -272,29 +436,9 @@ def threshold_words(name: str, value: float) -> str:
             return f"changes that are at least {counted(value / length, unit)} old"
 
 
-_LONGER: Final = ((1440, "day"), (60, "hour"))
-"""Units of time in minutes, beside the minute."""
-
-
-def counted(count: float, noun: str) -> str:
-    """``1 file``, ``1,000 files``."""
-    number = f"{count:,}" if isinstance(count, int) else f"{count:g}"
-    return f"{number} {noun}{'' if count == 1 else 's'}"
-
-
-def counts(**of: int) -> str:
-    """``1 file, 1,000 rows``, by noun. A noun of two words has an underscore."""
-    return ", ".join(counted(count, noun.replace("_", " ")) for noun, count in of.items())
-
-
-def readable_bytes(count: float) -> str:
-    """A size for people: ``1.5 GiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
-
-
 def _amplification(base_bytes: int, extra_bytes: int) -> float:
     return 1 + extra_bytes / base_bytes if base_bytes else float(1 + bool(extra_bytes))
+
+
+def _seconds(total: float, phases: Mapping[str, float]) -> str:
+    return f"{total:.2f} ({', '.join(f'{name} {seconds:.2f}' for name, seconds in phases.items())})"

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast
 
-from lakemerge.results.unwrap import unwrap_errors
+from lakemerge.spark_errors import unwrap_errors
 from mergers.interrupts import is_interrupt
 from mergers.logs import logger
 

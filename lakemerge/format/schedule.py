@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from lakemerge.errors import TableDamagedError
-from lakemerge.results.plans import CompactionStrategy
+from lakemerge.results.compactions import CompactionStrategy
 
 __all__ = ["MAINTENANCE", "SCHEDULE_DEFAULTS", "Auto", "Schedule", "schedule_problems"]
 
