@@ -21,11 +21,11 @@ from lakemerge.layout.references import references
 from lakemerge.results.display import readable_bytes
 from mergers.contract import Ints
 
-__all__ = ["Kept", "record_paths", "within_bytes"]
+__all__ = ["KeptHistory", "record_paths", "within_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptHistory:
     """How much history is kept."""
 
     oldest: int
@@ -41,8 +41,15 @@ def record_paths(handle: Handle, *, since: int, until: int) -> set[str]:
 
 
 def within_bytes(
-    handle: Handle, tip: Snapshot, kept: Kept, saved: set[str], *, bound: int, newest: int, sizes: Mapping[str, int]
-) -> Kept:
+    handle: Handle,
+    tip: Snapshot,
+    kept: KeptHistory,
+    saved: set[str],
+    *,
+    bound: int,
+    newest: int,
+    sizes: Mapping[str, int],
+) -> KeptHistory:
     """Reduce ``kept`` as little as possible, so that history takes ``bound`` bytes at most.
 
     :param saved: files that savepoints need. They do not count.
@@ -72,7 +79,7 @@ def within_bytes(
             f"{MAX_BYTES} cannot be reached: {readable_bytes(after)} are of versions from {oldest} on, which are "
             f"younger than {FILE_RETENTION} or stay readable; {readable_bytes(bound)} are allowed"
         )
-    return Kept(oldest, records, tuple(reasons))
+    return KeptHistory(oldest, records, tuple(reasons))
 
 
 @dataclass(slots=True)

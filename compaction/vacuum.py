@@ -31,7 +31,7 @@ from compaction.retention import (
     record_retention_ms,
     retention_ms,
 )
-from compaction.usage import Kept, record_paths, within_bytes
+from compaction.usage import KeptHistory, record_paths, within_bytes
 from lakemerge.commits.retention import ConsumersChangedError, commit_fence
 from lakemerge.delta import TRUSTED_AGE_MS, Action, Snapshot, dead_log_files, earliest_version, tip_at
 from lakemerge.errors import InputError, StoreError, TableDamagedError, VersionNotFoundError
@@ -166,18 +166,18 @@ def _cut(handle: Handle, view: TableView, retention: dt.timedelta | None, *, dry
     return _Cut(now_ms, kept.oldest, now_ms - age_ms, kept.records, kept.reasons)
 
 
-def _records_kept(handle: Handle, view: TableView, oldest: int, now_ms: int) -> Kept:
+def _records_kept(handle: Handle, view: TableView, oldest: int, now_ms: int) -> KeptHistory:
     """What the retentions of versions and records keep. Records are not kept if their starting state is gone."""
     reasons = [f"versions before {oldest} are older than the retention"] if oldest else []
     age_ms = record_retention_ms(view.snapshot.metadata)
     if age_ms is None:
-        return Kept(oldest, oldest, tuple(reasons))
+        return KeptHistory(oldest, oldest, tuple(reasons))
     tip = tip_at(handle.store, now_ms - age_ms, now_ms=now_ms)
     wanted = earliest_version(handle.store) if tip is None else tip
     records = min(oldest, max(wanted, records_from(view.snapshot)))
     if records < oldest:
         reasons.append(f"the records from version {records} on stay, as {RECORD_RETENTION} asks for")
-    return Kept(oldest, records, tuple(reasons))
+    return KeptHistory(oldest, records, tuple(reasons))
 
 
 def _dead_files(handle: Handle, tip: Snapshot, cut: _Cut) -> dict[str, Sequence[FileStat]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from lakemerge._internal.kept import Kept
+from lakemerge._internal.cache import Cache
 from lakemerge.delta import DeltaLog, Metadata, Snapshot, Transaction, check_same_table
 from lakemerge.errors import LakeMergeError
 from lakemerge.format.base_file import paths_of
@@ -73,12 +73,12 @@ class Handle:
     registry: MergerRegistry
     settings: Settings
     decoded: DecodedLogs = field(default_factory=DecodedLogs, repr=False, compare=False)
-    footers: Kept[str, Any] = field(
-        default_factory=partial(Kept, _FOOTER_BYTES, _FOOTER_ENTRY_BYTES), repr=False, compare=False
+    footers: Cache[str, Any] = field(
+        default_factory=partial(Cache, _FOOTER_BYTES, _FOOTER_ENTRY_BYTES), repr=False, compare=False
     )
     """What :mod:`lakemerge.read.parquet.footers` keeps."""
-    scans: Kept[tuple[Hashable, ...], Any] = field(
-        default_factory=partial(Kept, _SCAN_BYTES, _SCAN_ENTRY_BYTES), repr=False, compare=False
+    scans: Cache[tuple[Hashable, ...], Any] = field(
+        default_factory=partial(Cache, _SCAN_BYTES, _SCAN_ENTRY_BYTES), repr=False, compare=False
     )
     """What :mod:`lakemerge.spark.scans` keeps."""
     definition: Definition = field(default_factory=Definition, repr=False, compare=False)

@@ -30,13 +30,13 @@ from lakemerge.format.keys import BucketId
 from lakemerge.format.schedule import Auto
 from lakemerge.results.display import counted
 
-__all__ = ["EVERY", "Decision", "Part", "decide", "is_turn"]
+__all__ = ["EVERY", "Decision", "FileSliceKey", "decide", "is_turn"]
 
 EVERY: Final = 8
 """If there is one read for each write, a writer decides after this many commits with live logs."""
 _LIMIT_COMMITS: Final = 2
 
-Part = tuple[BucketId, str | None]
+FileSliceKey = tuple[BucketId, str | None]
 """A file slice: its bucket and the path of its base file."""
 
 
@@ -45,7 +45,7 @@ class Decision:
     """What to do now, and why."""
 
     service: Literal["nothing", "minor compaction", "log compaction", "full compaction"]
-    parts: frozenset[Part] = frozenset()
+    parts: frozenset[FileSliceKey] = frozenset()
     """The file slices to compact."""
     paid: float = 0.0
     """Seconds that reads have paid because these file slices have something to compact."""
@@ -118,7 +118,7 @@ class _Judged:
 
     def __init__(self, auto: Auto, load: FileSliceLoad, version: int, *, share: float) -> None:
         size, reads = SliceSize.of(load), auto.reads_per_write
-        self.part: Part = (load.bucket_id, load.file)
+        self.part: FileSliceKey = (load.bucket_id, load.file)
         commits = load.log_commits
         once, each = log_penalty(size)
         if auto.on_spark:

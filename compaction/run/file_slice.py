@@ -35,8 +35,8 @@ from mergers.keys import key_columns
 __all__ = [
     "FailingSlice",
     "FileSliceJob",
-    "Merged",
     "Rewritten",
+    "WrittenBeside",
     "find_failing",
     "joining_winners",
     "run_job",
@@ -80,7 +80,7 @@ class Rewritten:
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class WrittenBeside:
     """A new minor entry beside the same base file."""
 
     minor: Minor
@@ -90,7 +90,7 @@ class Merged:
     """The size of all files that were written."""
 
 
-def run_job(job: FileSliceJob, merge: MergeSpec, write: BaseWriteSpec) -> Rewritten | Merged | SkippedFileSlice:
+def run_job(job: FileSliceJob, merge: MergeSpec, write: BaseWriteSpec) -> Rewritten | WrittenBeside | SkippedFileSlice:
     """Merge the logs of a job's file slices. If the job is skipped, it may have written some files."""
     first = job.file_slices[0]
     try:
@@ -226,7 +226,7 @@ def joining_winners(file_slice: FileSlice) -> frozenset[int]:
 
 def _merge_beside(
     file_slice: FileSlice, base: BaseFile, ordinal: int, merge: MergeSpec, write: BaseWriteSpec, files: ParquetFiles
-) -> Merged:
+) -> WrittenBeside:
     """Write the file slice's changed rows, with those of earlier winner files that join them, as a winner file, and
     which stored rows they supersede."""
     prefix = f"{MERGED_FOLDER}/{write.name}/{file_slice.bucket_id.bucket:05d}-{ordinal:010d}"
@@ -269,4 +269,4 @@ def _merge_beside(
         tombstones=tombstones_path,
         tombstone_bytes=tombstones.size_bytes,
     )
-    return Merged(minor, rows, size)
+    return WrittenBeside(minor, rows, size)

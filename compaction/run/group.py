@@ -12,7 +12,7 @@ from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from compaction.run.file_slice import FileSliceJob, Merged, Rewritten, find_failing, run_job
+from compaction.run.file_slice import FileSliceJob, Rewritten, WrittenBeside, find_failing, run_job
 from compaction.run.jobs import run_jobs
 from lakemerge.commits.compaction import commit_compaction
 from lakemerge.commits.provenance import Provenance
@@ -40,13 +40,13 @@ _logger = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class LeftAlone:
     """A file slice that is left as it is, because nothing else in it could be merged."""
 
     apart: tuple[SkippedFileSlice, ...]
 
 
-Outcome: TypeAlias = Rewritten | Merged | SkippedFileSlice | Left
+Outcome: TypeAlias = Rewritten | WrittenBeside | SkippedFileSlice | LeftAlone
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class GroupOutcome:
         return [
             file_slice
             for job, what in self._pairs
-            if not isinstance(what, SkippedFileSlice | Left)
+            if not isinstance(what, SkippedFileSlice | LeftAlone)
             for file_slice in job.file_slices
         ]
 
@@ -92,7 +92,9 @@ class GroupOutcome:
 
     @property
     def merged(self) -> list[FileSlice]:
-        return [file_slice for job, what in self._pairs if isinstance(what, Merged) for file_slice in job.file_slices]
+        return [
+            file_slice for job, what in self._pairs if isinstance(what, WrittenBeside) for file_slice in job.file_slices
+        ]
 
     @property
     def skipped(self) -> list[SkippedFileSlice]:
@@ -100,7 +102,7 @@ class GroupOutcome:
         for what in self.outcomes:
             if isinstance(what, SkippedFileSlice):
                 found.append(what)
-            elif isinstance(what, Rewritten | Left):
+            elif isinstance(what, Rewritten | LeftAlone):
                 found += what.apart
         return found
 
@@ -109,8 +111,8 @@ class GroupOutcome:
         return [add for what in self.outcomes if isinstance(what, Rewritten) for add in what.adds]
 
     @property
-    def beside(self) -> list[Merged]:
-        return [what for what in self.outcomes if isinstance(what, Merged)]
+    def beside(self) -> list[WrittenBeside]:
+        return [what for what in self.outcomes if isinstance(what, WrittenBeside)]
 
     @property
     def rows(self) -> int:
@@ -170,7 +172,7 @@ def compact_group(run: GroupRun, jobs: Sequence[FileSliceJob], *, number: int, o
 
 def _merge(
     run: GroupRun, jobs: Sequence[FileSliceJob], write: BaseWriteSpec, name: str
-) -> list[Rewritten | Merged | SkippedFileSlice]:
+) -> list[Rewritten | WrittenBeside | SkippedFileSlice]:
     """The result of each job, in their order."""
     work, sizes = partial(run_job, merge=run.merge, write=write), [job.bytes for job in jobs]
     return run_jobs(run.handle, work, jobs, sizes=sizes, name=f"compaction, {name},", spark=run.spark)
@@ -198,7 +200,7 @@ def _merge_apart(
             if part.file_slice.is_clean:
                 continue  # it would have been joined with its neighbour
             if part.keys and (not part.others or len(part.keys) > MOST_APART):
-                done.append((replace(job, file_slices=(part.file_slice,)), Left(part.keys)))
+                done.append((replace(job, file_slices=(part.file_slice,)), LeftAlone(part.keys)))
             else:
                 needed = ordinals_needed(part.file_slice.stored_bytes, run.handle.settings)
                 again.append((part.file_slice, part.keys, needed + 2 * len(part.keys)))

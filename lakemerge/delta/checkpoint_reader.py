@@ -22,7 +22,7 @@ from lakemerge.delta.actions import (
     decode_path,
 )
 from lakemerge.delta.listing import Checkpoint
-from lakemerge.delta.snapshot import Replay
+from lakemerge.delta.snapshot import SnapshotBuilder
 from lakemerge.errors import InputError, TableDamagedError, UnsupportedFeatureError
 from lakemerge.storage.base import Store, is_own_failure
 
@@ -50,10 +50,10 @@ _COLUMNS: Final = (
 """The columns that are read. Parsed statistics and partition values are not read."""
 
 
-def read_checkpoint(store: Store, checkpoint: Checkpoint) -> Replay:
+def read_checkpoint(store: Store, checkpoint: Checkpoint) -> SnapshotBuilder:
     """The state that a checkpoint holds. Raises :class:`TableDamagedError`, which names the file, if it cannot be read,
     and :class:`FileNotFoundError` if it was deleted since it was listed."""
-    replay = Replay()
+    replay = SnapshotBuilder()
     digests: set[str | None] = set()
     for part in checkpoint.parts:
         # Fetched whole, so that a failing store is not taken for a damaged file: pyarrow

@@ -30,13 +30,13 @@ from lakemerge.delta.chain import CHAIN, digest, link
 from lakemerge.delta.fingerprint import Fingerprint
 from lakemerge.delta.listing import commit_path
 from lakemerge.delta.protocol import check_writable, in_commit_timestamps, is_set
-from lakemerge.delta.snapshot import Replay, Snapshot, can_expire
+from lakemerge.delta.snapshot import Snapshot, SnapshotBuilder, can_expire
 from lakemerge.delta.transaction import Transaction
 from lakemerge.errors import InputError, LakeMergeError, OutcomeUnknownError, StoreError, UnsupportedFeatureError
 from lakemerge.storage.base import NothingCreatedError, Put, Store, is_own_failure
 from mergers.logs import logger
 
-__all__ = ["AlreadyDone", "Attempt", "Committed", "Operation", "Prepared", "check_info", "land", "prepare"]
+__all__ = ["AlreadyDone", "Attempt", "CommitFields", "Committed", "Prepared", "check_info", "land", "prepare"]
 
 _logger = logger(__name__)
 
@@ -81,7 +81,7 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class CommitFields:
     """The parts of a commit that are the same in every attempt."""
 
     name: str
@@ -112,7 +112,7 @@ def check_info(info: Mapping[str, object]) -> None:
 def prepare(
     tip: Snapshot | None,
     attempt: Attempt,
-    operation: Operation,
+    operation: CommitFields,
     *,
     now_ms: int,
     store_ms: Callable[[], int],
@@ -131,7 +131,7 @@ def prepare(
         raise InputError("the first commit of a table needs a Protocol and a Metadata action")
     now_ms = now_ms if tip is None else max(now_ms, tip.timestamp_ms + 1)
     actions = [_dated(_with_enablement(tip, action, version, now_ms), now_ms) for action in actions]
-    replay = Replay(tip)
+    replay = SnapshotBuilder(tip)
     replay.apply(actions)
     txns_until_ms = None
     if replay.metadata is not None and in_commit_timestamps(replay.metadata):
@@ -227,7 +227,7 @@ def _commit_info(
     tip: Snapshot | None,
     actions: Sequence[Action],
     metrics: Mapping[str, object],
-    operation: Operation,
+    operation: CommitFields,
     now_ms: int,
     *,
     in_commit: bool,

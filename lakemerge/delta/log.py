@@ -15,14 +15,14 @@ from lakemerge.delta.actions import Action, CommitInfo, decode, decode_commit_in
 from lakemerge.delta.chain import Chain, previous_of
 from lakemerge.delta.checkpoint import write_checkpoint
 from lakemerge.delta.cleanup import TRUSTED_AGE_MS
-from lakemerge.delta.commit import AlreadyDone, Attempt, Committed, Operation, Prepared, land, prepare
+from lakemerge.delta.commit import AlreadyDone, Attempt, CommitFields, Committed, Prepared, land, prepare
 from lakemerge.delta.fingerprint import Fingerprint
 from lakemerge.delta.history import HistoryEntry, read_history
 from lakemerge.delta.identity import check_same_table, holds, replaced_error
 from lakemerge.delta.listing import commit_path, fetch, list_log, log_exists, read_hint
 from lakemerge.delta.log_replay import gap_error, is_linked, load, timestamp_of, version_at, version_near
 from lakemerge.delta.protocol import WRITER_FEATURES, check_readable, check_writable, parse_checkpoint_interval
-from lakemerge.delta.snapshot import Replay, Snapshot
+from lakemerge.delta.snapshot import Snapshot, SnapshotBuilder
 from lakemerge.delta.transaction import Transaction
 from lakemerge.errors import (
     CommitConflictError,
@@ -37,7 +37,7 @@ from lakemerge.storage.base import Store, is_own_failure
 from lakemerge.storage.clock import store_time_ms
 from mergers.logs import logger
 
-__all__ = ["DeltaLog", "HistoryEntry", "Moment"]
+__all__ = ["ClockReading", "DeltaLog", "HistoryEntry"]
 
 
 _Commits: TypeAlias = tuple[tuple[int, tuple[Action, ...]], ...]
@@ -214,7 +214,7 @@ class DeltaLog:
         :class:`UnsupportedFeatureError`: this table is not ours to write.
         """
         own = Transaction(self._new_id()) if transaction is None else transaction
-        work = Operation(operation, parameters, info, own)
+        work = CommitFields(operation, parameters, info, own)
         tip = self.snapshot() if begin is None and self.exists() else begin
         taken: int | None = None
         for _ in range(_MAX_LOST_RACES):
@@ -279,10 +279,10 @@ class DeltaLog:
         now_ms = 0 if commit is None else commit.modified_ms
         write_checkpoint(self.store, snapshot, now_ms=now_ms, still_holds=still_holds)
 
-    def _now(self) -> Moment:
-        return Moment(self._clock_ms(), self._running_ms())
+    def _now(self) -> ClockReading:
+        return ClockReading(self._clock_ms(), self._running_ms())
 
-    def _check_in_time(self, version: int, txn_id: str, looked: Moment) -> None:
+    def _check_in_time(self, version: int, txn_id: str, looked: ClockReading) -> None:
         """Check that a commit was made soon after the log was read. A host may have stood still in between. Then
         another commit may have had this version and been cleaned up, and no reader would ever see our commit.
 
@@ -395,7 +395,7 @@ class DeltaLog:
         except FileNotFoundError:
             return None
         landed = tuple((first + at, decode(data, paths[at])) for at, data in enumerate(files))
-        replay = Replay(snapshot)
+        replay = SnapshotBuilder(snapshot)
         chain = Chain(snapshot.digest, is_linked=is_linked(snapshot.protocol))
         if chain.is_linked and not held:
             if previous_of(landed[0][1]) != snapshot.digest:
@@ -468,7 +468,7 @@ def _is_by(actions: tuple[Action, ...], txn_id: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ClockReading:
     """A time, by both clocks."""
 
     wall_ms: int
@@ -477,7 +477,7 @@ class Moment:
     """Milliseconds by a clock that nobody sets. They mean nothing to another host, and may stand still while the host
     sleeps."""
 
-    def is_within(self, age_ms: int, now: Moment) -> bool:
+    def is_within(self, age_ms: int, now: ClockReading) -> bool:
         """Whether this is surely at most so long before ``now``: by both clocks, and neither went back."""
         ages_ms = (now.wall_ms - self.wall_ms, now.running_ms - self.running_ms)
         return all(0 <= past_ms <= age_ms for past_ms in ages_ms)

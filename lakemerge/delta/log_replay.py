@@ -19,7 +19,7 @@ from lakemerge.delta.checkpoint_reader import read_checkpoint
 from lakemerge.delta.fingerprint import Fingerprint
 from lakemerge.delta.listing import Checkpoint, Listing, commit_path, fetch, no_log
 from lakemerge.delta.protocol import check_readable, in_commit_timestamps
-from lakemerge.delta.snapshot import Replay, Snapshot
+from lakemerge.delta.snapshot import Snapshot, SnapshotBuilder
 from lakemerge.errors import (
     TableDamagedError,
     TableError,
@@ -64,7 +64,7 @@ def load(store: Store, listing: Listing, version: int | None, *, required_domain
         if gap is not None:
             raise problem or _unreachable(listing, checkpoint, gap, wanted, latest)
         try:
-            replay = Replay() if checkpoint is None else _read_whole(store, checkpoint, required_domain)
+            replay = SnapshotBuilder() if checkpoint is None else _read_whole(store, checkpoint, required_domain)
         except TableDamagedError as error:
             _logger.warning("a checkpoint is skipped: %s", error)
             problem = problem or error
@@ -183,7 +183,9 @@ def is_linked(protocol: Protocol | None) -> bool:
     return protocol is not None and _LAKEMERGE in protocol.writer_features
 
 
-def read_accepted(store: Store, listing: Listing, checkpoint: Checkpoint, required_domain: str | None) -> Replay:
+def read_accepted(
+    store: Store, listing: Listing, checkpoint: Checkpoint, required_domain: str | None
+) -> SnapshotBuilder:
     """The state a checkpoint holds. Raises :class:`TableDamagedError` for one that readers pass over: it is damaged,
     lacks the domain, or stands for another commit than the one of its version in this log."""
     replay = _read_whole(store, checkpoint, required_domain)
@@ -228,7 +230,7 @@ def _digest_at(store: Store, listing: Listing, version: int) -> str | None:
     return None
 
 
-def _read_whole(store: Store, checkpoint: Checkpoint, required_domain: str | None) -> Replay:
+def _read_whole(store: Store, checkpoint: Checkpoint, required_domain: str | None) -> SnapshotBuilder:
     """The state a checkpoint holds; raises :class:`TableDamagedError` if it is damaged or not LakeMerge's."""
     replay = read_checkpoint(store, checkpoint)
     protocol = replay.protocol
@@ -260,7 +262,9 @@ def _read_whole(store: Store, checkpoint: Checkpoint, required_domain: str | Non
     return replay
 
 
-def _finish(store: Store, listing: Listing, checkpoint: Checkpoint | None, replay: Replay, version: int) -> Snapshot:
+def _finish(
+    store: Store, listing: Listing, checkpoint: Checkpoint | None, replay: SnapshotBuilder, version: int
+) -> Snapshot:
     """Apply the commits after a checkpoint, each of which has to fit the one before it."""
     first = 0 if checkpoint is None else checkpoint.version + 1
     paths = [commit_path(v) for v in range(first, version + 1)]
@@ -292,7 +296,7 @@ def _finish(store: Store, listing: Listing, checkpoint: Checkpoint | None, repla
     return snapshot if newest is None else replace(snapshot, fingerprint=Fingerprint(newest, listing.commits[version]))
 
 
-def _check_stands(store: Store, listing: Listing, checkpoint: Checkpoint, replay: Replay) -> None:
+def _check_stands(store: Store, listing: Listing, checkpoint: Checkpoint, replay: SnapshotBuilder) -> None:
     """Raise :class:`_FalseCheckpointError` unless the commit of the checkpoint's version is the one that it stands
     for. Then the commit after it is the wrong one."""
     if checkpoint.version not in listing.commits:

@@ -21,7 +21,7 @@ from lakemerge.delta.fingerprint import Fingerprint
 from lakemerge.delta.protocol import duration_ms, in_commit_timestamps, parse_duration_ms
 from lakemerge.errors import TableDamagedError
 
-__all__ = ["TXN_RETENTION", "Replay", "Snapshot", "can_expire"]
+__all__ = ["TXN_RETENTION", "Snapshot", "SnapshotBuilder", "can_expire"]
 
 TXN_RETENTION: Final = "delta.setTransactionRetentionDuration"
 
@@ -80,7 +80,7 @@ class Snapshot:
         )
 
 
-class Replay:
+class SnapshotBuilder:
     """Folds actions, oldest first, onto a base snapshot or onto nothing. The base is not changed."""
 
     def __init__(self, base: Snapshot | None = None) -> None:

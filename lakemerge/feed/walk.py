@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from lakemerge.delta import Action, AddFile, CommitInfo, DomainMetadata, Metadata, Snapshot
-from lakemerge.delta.snapshot import Replay
+from lakemerge.delta.snapshot import SnapshotBuilder
 from lakemerge.errors import TableReplacedError
 from lakemerge.format.block_index import log_version
 from lakemerge.format.log_block import LogBlock
@@ -24,7 +24,7 @@ def changing_commits(handle: Handle, begin: Snapshot, until: int) -> Iterator[tu
     Compactions, savepoints and the like are skipped after a look at their commits.
 
     Raises :class:`TableReplacedError` at a commit that replaced the table: its rows have another key."""
-    view, replay, replayed = handle.view(begin), Replay(begin), begin.version
+    view, replay, replayed = handle.view(begin), SnapshotBuilder(begin), begin.version
     if until <= begin.version:
         return
     moment = begin.timestamp_ms
@@ -33,11 +33,11 @@ def changing_commits(handle: Handle, begin: Snapshot, until: int) -> Iterator[tu
         told = _committed_ms(handle, version, actions)
         before = view if view.version == replayed else handle.view(_snapshot(replay, begin, replayed, moment))
         if _changes_rows(before, version, actions):
-            replay = Replay(before.snapshot)
+            replay = SnapshotBuilder(before.snapshot)
             replay.apply(actions)
             view = handle.view(_snapshot(replay, begin, version, told))
             yield before, view
-            replay = Replay(view.snapshot)
+            replay = SnapshotBuilder(view.snapshot)
         else:
             view = before
             replay.apply(actions)
@@ -69,7 +69,7 @@ def blocks_of(view: TableView) -> list[LogBlock]:
     return [block for commit in commits for block in commit.blocks if block.packed_from is None]
 
 
-def _snapshot(replay: Replay, begin: Snapshot, version: int, timestamp_ms: int) -> Snapshot:
+def _snapshot(replay: SnapshotBuilder, begin: Snapshot, version: int, timestamp_ms: int) -> Snapshot:
     """A snapshot of its own, because the replay goes on."""
     taken = replay.finish(version, timestamp_ms, begin.checkpoint_version)
     return replace(

@@ -32,7 +32,7 @@ from lakemerge.results.writes import UpsertResult
 from lakemerge.schema.schema import to_ddl, type_ddl
 from lakemerge.spark.names import quoted, selected
 from lakemerge.spark.transport.jobs import limited
-from lakemerge.spark.transport.transit import Sent, send
+from lakemerge.spark.transport.transit import SentColumns, send
 from lakemerge.spark.workers import prepare_workers
 from lakemerge.spark.writer import frame_schema
 from lakemerge.spark_errors import carrying, unwrap_errors
@@ -174,7 +174,7 @@ def spark_history(target: LakeTable, view: HistoryView) -> DataFrame:
 class _Deriving:
     """Derives the history in a task. Picklable."""
 
-    def __init__(self, view: HistoryView, sent: Sent) -> None:
+    def __init__(self, view: HistoryView, sent: SentColumns) -> None:
         self._view, self._sent = view, sent
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -184,7 +184,7 @@ class _Deriving:
 class _Casting:
     """Casts the rows of a frame to the table's types in a task. Picklable."""
 
-    def __init__(self, wanted: pa.Schema, sent: Sent) -> None:
+    def __init__(self, wanted: pa.Schema, sent: SentColumns) -> None:
         self._wanted, self._sent = wanted, sent
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

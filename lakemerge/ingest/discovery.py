@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from lakemerge.format.ledger import LEDGER, Entry, FileState
 from lakemerge.ingest.places import LISTING
 from lakemerge.ingest.source import SourceFile
-from lakemerge.ingest.spill import SortedSpill, Spool
+from lakemerge.ingest.spill import SortedSpill, Spill
 
 __all__ = ["DONE", "Candidate", "Found", "Overwrites", "Settling", "found_by"]
 
@@ -115,7 +115,7 @@ class Found:
     candidates: SortedSpill
     notes: list[Entry]
     """New entries for the ledger, about files that are not taken up."""
-    done: Spool
+    done: Spill
     """Files that are completely in the table and still listed, with the columns of :data:`DONE`."""
     settling: list[SourceFile]
     failed: int = 0
@@ -147,7 +147,7 @@ def found_by(
     :param exists: says whether there is a file at a path. It is called for files that wait in bins and are not listed.
     :param keeps_done: whether to fill :attr:`Found.done`.
     """
-    found = Found(SortedSpill(_CANDIDATES, ["modified_ns", "path"]), [], Spool(DONE), [])
+    found = Found(SortedSpill(_CANDIDATES, ["modified_ns", "path"]), [], Spill(DONE), [])
     join = _Join(found, settling, overwrites, exists, keeps_done, now_ms, leave)
     known = _Ledger(ledger)
     try:

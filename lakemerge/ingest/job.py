@@ -25,7 +25,7 @@ from lakemerge.ingest.places import LISTING, whole_path
 from lakemerge.ingest.results import IngestFile, IngestResult, IngestStatus, entries_of, files_of, status_of
 from lakemerge.ingest.runner import Runner
 from lakemerge.ingest.settings import JobSettings
-from lakemerge.ingest.spill import Spool
+from lakemerge.ingest.spill import Spill
 from lakemerge.ingest.window_replay import replayed
 from lakemerge.quantities import milliseconds_of
 from lakemerge.table.open_table import HasOpenTable, OpenTable
@@ -220,7 +220,7 @@ class IngestJob:
                         raise
                     _logger.warning("ingest %s continues with the next scan: %s", self._name, error)
 
-    def _work_off(self, runner: Runner, listing: Spool, *, drain: bool) -> None:
+    def _work_off(self, runner: Runner, listing: Spill, *, drain: bool) -> None:
         runner.result = replace(runner.result, waiting=None)
         runner.work_off(listing, drain=drain)
         if runner.afterwards is not None:
@@ -317,9 +317,9 @@ def _states(state: str | Collection[str] | None) -> frozenset[FileState]:
 _BATCH_ROWS = 16_384
 
 
-def listing_of(files: Files) -> Spool:
+def listing_of(files: Files) -> Spill:
     """What is there now, sorted by path."""
-    listing = Spool(LISTING)
+    listing = Spill(LISTING)
     try:
         found = files.places.listed(files.locations(), recursive=files.recursive)
         if files.pattern is not None:
@@ -342,10 +342,10 @@ class Scanner:
         self._files, self._every_s = files, every_s
         self._trigger, self._stop = trigger, stop
         self._changed = threading.Condition()
-        self._newest: Spool | Exception | None = None
+        self._newest: Spill | Exception | None = None
 
     @contextmanager
-    def running(self) -> Iterator[Callable[[], Spool | Exception | None]]:
+    def running(self) -> Iterator[Callable[[], Spill | Exception | None]]:
         """Gives a function that waits for the next listing: the newest, or the error it ended with; ``None`` once it
         is stopped."""
         thread = threading.Thread(target=self._scan, name="lakemerge-ingest-scan", daemon=True)
@@ -356,26 +356,26 @@ class Scanner:
             self._stop.set()
             self._trigger.set()
             thread.join()
-            if isinstance(self._newest, Spool):
+            if isinstance(self._newest, Spill):
                 self._newest.close()
 
     def _scan(self) -> None:
         while not self._stop.is_set():
             self._trigger.clear()
             try:
-                found: Spool | Exception = listing_of(self._files)
+                found: Spill | Exception = listing_of(self._files)
             except Exception as error:  # noqa: BLE001 - it is for the caller to judge
                 found = error
             with self._changed:
                 before, self._newest = self._newest, found
                 self._changed.notify_all()
-            if isinstance(before, Spool):
+            if isinstance(before, Spill):
                 # Nobody reads it any more, so an error while it is closed may not end the scans.
                 with suppress(OSError):
                     before.close()
             self._trigger.wait(self._every_s)
 
-    def _next(self) -> Spool | Exception | None:
+    def _next(self) -> Spill | Exception | None:
         with self._changed:
             while self._newest is None:
                 if self._stop.is_set():

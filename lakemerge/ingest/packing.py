@@ -31,7 +31,7 @@ R = TypeVar("R")
 _LEAST_TASK_BYTES = 8 << 20
 
 
-class Part(NamedTuple):
+class PiecePart(NamedTuple):
     """A piece or a part of it, and the number of the piece."""
 
     number: int
@@ -40,7 +40,7 @@ class Part(NamedTuple):
 
 class Task(NamedTuple):
     number: int
-    parts: tuple[Part, ...]
+    parts: tuple[PiecePart, ...]
 
     @property
     def bytes(self) -> int:
@@ -74,14 +74,14 @@ class RunTasks(Protocol):
 def split_tasks(pieces: Sequence[Piece], splits: Callable[[str], bool], *, at_a_time: int) -> list[Task]:
     """Tasks of about equal size, of neighbouring pieces, about as many as run at a time. Large pieces are cut."""
     target = max(_LEAST_TASK_BYTES, -(-sum(piece.length for piece in pieces) // at_a_time))
-    tasks: list[list[Part]] = [[]]
+    tasks: list[list[PiecePart]] = [[]]
     room = target
     for number, piece in enumerate(pieces):
         for part in _cut(piece, room, target) if splits(piece.file.path) else (piece,):
             if tasks[-1] and room <= 0:
                 tasks.append([])
                 room = target
-            tasks[-1].append(Part(number, part))
+            tasks[-1].append(PiecePart(number, part))
             room -= part.length
     return [Task(number, tuple(parts)) for number, parts in enumerate(tasks) if parts]
 

@@ -30,8 +30,8 @@ from lakemerge.ingest.packing import Done, Job, RunTasks, Task, new_fields, run_
 from lakemerge.ingest.reading import BadRecordError, NewFieldsError, Reading
 from lakemerge.ingest.results import IngestResult
 from lakemerge.ingest.source import FileChangedError, FileGoneError, FileUnreadableError, SourceFile
-from lakemerge.ingest.spill import Spool
-from lakemerge.ingest.window_columns import Shape, WindowFrame
+from lakemerge.ingest.spill import Spill
+from lakemerge.ingest.window_columns import ColumnOptions, WindowFrame
 from lakemerge.ingest.windows import Failure, Gathering, Window, Windows
 from lakemerge.layout.view import TableView
 from lakemerge.results.writes import UpsertResult
@@ -73,7 +73,7 @@ class Runner:
     """The tip."""
     name: str
     gathering: Gathering
-    shape_of: Callable[[TableConfig], Shape]
+    shape_of: Callable[[TableConfig], ColumnOptions]
     """Gives the shape for the table's present columns."""
     engine: Engine
     settling: Settling
@@ -94,7 +94,7 @@ class Runner:
         """The table as it is now, and what it says about the job."""
         return standing_of(self.latest(), self.name)
 
-    def work_off(self, listing: Spool, *, drain: bool) -> None:
+    def work_off(self, listing: Spill, *, drain: bool) -> None:
         """Take up the files that a listing has and the ledger lacks. If somebody else commits first, plan anew."""
         leave: set[tuple[str, str]] = set()
         tries, window = 0, -1
@@ -114,7 +114,7 @@ class Runner:
                     raise
                 _logger.info("ingest %s is planned again: %s", self.name, error)
 
-    def _work_off(self, standing: Standing, listing: Spool, *, drain: bool, leave: set[tuple[str, str]]) -> None:
+    def _work_off(self, standing: Standing, listing: Spill, *, drain: bool, leave: set[tuple[str, str]]) -> None:
         found = found_by(
             listing,
             ledger_tables(self.handle.store, standing.ingest.ledger),
@@ -229,7 +229,7 @@ class Runner:
             new = self._new_fields(handle, view, members, peek)
             return self._packed(handle, view, members, peek, number, new)
 
-    def _shape(self, handle: Handle, view: TableView) -> Shape:
+    def _shape(self, handle: Handle, view: TableView) -> ColumnOptions:
         return replace(self.shape_of(view.config), max_columns=handle.settings.max_columns)
 
     def _new_fields(
@@ -347,7 +347,7 @@ def _told(error: Exception) -> str:
     return error.message if isinstance(error, LakeMergeError) else str(error)
 
 
-def _files(done: Spool) -> Iterator[tuple[SourceFile, int]]:
+def _files(done: Spill) -> Iterator[tuple[SourceFile, int]]:
     for batch in done:
         for *file, window in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             yield SourceFile(*file), window

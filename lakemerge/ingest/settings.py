@@ -23,7 +23,7 @@ from lakemerge.ingest.packing import on_threads
 from lakemerge.ingest.places import whole_path
 from lakemerge.ingest.runner import Engine, Runner
 from lakemerge.ingest.source import is_hidden
-from lakemerge.ingest.window_columns import Envelope, Shape, rescued_problem
+from lakemerge.ingest.window_columns import ColumnOptions, Envelope, rescued_problem
 from lakemerge.ingest.windows import Gathering
 from lakemerge.quantities import bytes_of
 from lakemerge.table.describe import detail_of
@@ -107,14 +107,14 @@ class JobSettings:
             settling=Settling(files.settle_ms),
         )
 
-    def shape(self, config: TableConfig) -> Shape:
+    def shape(self, config: TableConfig) -> ColumnOptions:
         """The shape for the table as it is. Raises :class:`InputError` if the job does not fit it."""
         if self.rescued_column is not None:
             problem = rescued_problem(config, self.rescued_column)
             if problem is not None:
                 raise problem
         chosen = self._format(config)
-        return Shape(
+        return ColumnOptions(
             format=chosen,
             columns=self.files.columns,
             kind_column=self.kind_column,

@@ -18,11 +18,11 @@ from lakemerge.errors import InputError, SchemaError
 from lakemerge.format.config import TableConfig
 from lakemerge.ingest.formats.base import (
     Format,
-    Frame,
     Origin,
     Peek,
     Piece,
     Reject,
+    WindowSchema,
     with_folders,
 )
 from lakemerge.ingest.formats.choose import chosen_format, file_columns
@@ -35,7 +35,7 @@ from lakemerge.ingest.guessing import Guess, equal_keys, guessed_texts, settled,
 from lakemerge.ingest.places import Places, whole_path
 from lakemerge.ingest.reading import Reading, Rejects, readable, refused
 from lakemerge.ingest.source import SourceFile
-from lakemerge.ingest.window_columns import Shape
+from lakemerge.ingest.window_columns import ColumnOptions
 from lakemerge.options import Settings
 from lakemerge.schema.limits import leaf_count
 from lakemerge.schema.schema import to_arrow_schema
@@ -147,7 +147,7 @@ class SingleFile:
                 peek = chosen.peek(data, self.file)
         given = names or (peek.names if peek else ())
         schema = to_arrow_schema(pa.schema([(name, pa.string()) for name in given]))
-        frame, rows, size = Frame.of(schema, ignores=True), [schema.empty_table()], 0
+        frame, rows, size = WindowSchema.of(schema, ignores=True), [schema.empty_table()], 0
         unread: list[tuple[Origin, str]] = []
         with self._open(chosen) as data:
             for parsed in chosen.parsed(data, self._piece(peek), frame):
@@ -193,7 +193,7 @@ class SingleFile:
         if isinstance(chosen, JsonLines) and merge_schema:
             found = self._new_fields(chosen, config, max_columns)
             new = {name: kind for name, kind in found.items() if name != kind_column}
-        shape = Shape(
+        shape = ColumnOptions(
             chosen,
             None if columns is None else tuple(columns),
             kind_column,
@@ -217,7 +217,7 @@ class SingleFile:
     def _new_fields(self, chosen: JsonLines, config: TableConfig, max_columns: int) -> dict[str, pa.DataType]:
         """The fields that the table lacks, with the types of their values."""
         new: dict[str, pa.DataType] = {}
-        frame = Frame.of(config.schema, room=max(0, max_columns - leaf_count(config.schema)))
+        frame = WindowSchema.of(config.schema, room=max(0, max_columns - leaf_count(config.schema)))
         with self.places.of(self.file.path).open(self.file) as data, readable(self.file.path, chosen.name):
             for parsed in chosen.parsed(data, self._piece(None), frame):
                 bad = [*parsed.unread, *((parsed.origin(row), parsed.problems[row]) for row in sorted(parsed.problems))]

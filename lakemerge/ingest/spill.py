@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lakemerge.format.ledger import columns_of
 
-__all__ = ["Row", "SortedSpill", "Spool"]
+__all__ = ["Row", "SortedSpill", "Spill"]
 
 Row = tuple[Any, ...]
 
@@ -22,7 +22,7 @@ _SORT_ROWS = 200_000
 _MEMORY_BYTES = 32 << 20
 
 
-class Spool:
+class Spill:
     """Batches in the order in which they were added. They can be read any number of times."""
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -64,7 +64,7 @@ class SortedSpill:
         self._by = list(by)
         self._limit = rows_in_memory
         self._held: list[Row] = []
-        self._runs: list[Spool] = []
+        self._runs: list[Spill] = []
         self._key = itemgetter(*(schema.names.index(name) for name in by))
 
     @property
@@ -95,13 +95,13 @@ class SortedSpill:
 
     def _spill(self) -> None:
         rows = sorted(self._held, key=self._key)
-        run = Spool(self._schema)
+        run = Spill(self._schema)
         for start in range(0, len(rows), _BATCH_ROWS):
             run.add_rows(rows[start : start + _BATCH_ROWS])
         self._runs.append(run)
         self._held = []
 
 
-def _rows(run: Spool) -> Iterator[Row]:
+def _rows(run: Spill) -> Iterator[Row]:
     for batch in run:
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)

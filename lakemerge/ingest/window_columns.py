@@ -19,7 +19,7 @@ from lakemerge.errors import FrameError, InputError, SchemaError
 from lakemerge.format.config import TableConfig
 from lakemerge.ingest.casting import EITHER, fits
 from lakemerge.ingest.envelopes import KIND, OP
-from lakemerge.ingest.formats.base import FileColumns, Format, Frame, Peek
+from lakemerge.ingest.formats.base import FileColumns, Format, Peek, WindowSchema
 from lakemerge.ingest.formats.choose import FORMATS
 from lakemerge.options import Settings
 from lakemerge.schema.ddl import TIMESTAMP
@@ -29,7 +29,7 @@ from lakemerge.write.carried import CARRIED
 from mergers.type_names import type_name
 from mergers.wording import argument, in_python
 
-__all__ = ["Envelope", "Shape", "WindowFrame", "rescued_problem"]
+__all__ = ["ColumnOptions", "Envelope", "WindowFrame", "rescued_problem"]
 
 Envelope = Literal["debezium", "dms"]
 _DELIMITERS: Final = ";\t|"
@@ -43,7 +43,7 @@ _HINTS: Final = 5
 class WindowFrame:
     """How the records of a window become the frame that is upserted. Picklable."""
 
-    parse: Frame
+    parse: WindowSchema
     """The columns that the format fills."""
     schema: pa.Schema
     """The columns that are upserted: with the kind column, without an operation that the table does not keep, and at
@@ -63,7 +63,7 @@ class WindowFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ColumnOptions:
     """What the caller said about the columns."""
 
     format: Format
@@ -217,7 +217,7 @@ class Shape:
             parsed.append(pa.field(kind, pa.string()))
         grows = self.merge_schema and self.columns is None
         differs = self.format.records_differ and self.columns is None
-        frame = Frame.of(
+        frame = WindowSchema.of(
             pa.schema(parsed),
             rescued=self.rescued,
             room=max(0, self.max_columns - leaf_count(table)) if grows else None,

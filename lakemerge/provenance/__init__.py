@@ -6,8 +6,8 @@ It reads only what a table keeps anyway: its log, log files and base files. Sour
 from __future__ import annotations
 
 from lakemerge.provenance.explanation import Explanation, Step
-from lakemerge.provenance.lineage_events import Event, Lineage
+from lakemerge.provenance.lineage_events import Lineage, LineageEvent
 from lakemerge.provenance.replay import ReplayResult
 from lakemerge.provenance.what_if import WhatIf
 
-__all__ = ["Event", "Explanation", "Lineage", "ReplayResult", "Step", "WhatIf"]
+__all__ = ["Explanation", "Lineage", "LineageEvent", "ReplayResult", "Step", "WhatIf"]

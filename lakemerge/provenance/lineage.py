@@ -29,7 +29,7 @@ from lakemerge.layout.placement import place_rows
 from lakemerge.layout.view import TableView
 from lakemerge.provenance.explain import explain_key
 from lakemerge.provenance.explanation import Step
-from lakemerge.provenance.lineage_events import Event, Lineage
+from lakemerge.provenance.lineage_events import Lineage, LineageEvent
 from lakemerge.provenance.notes import keys_of
 from lakemerge.provenance.origins import window_files
 from lakemerge.provenance.search import Search
@@ -39,7 +39,7 @@ from lakemerge.results.display import counted
 from mergers.interrupts import is_foreign
 from mergers.keys import key_columns
 
-__all__ = ["Event", "Lineage", "lineage_of"]
+__all__ = ["Lineage", "LineageEvent", "lineage_of"]
 
 _MERGER = "lakemerge.merger.name"
 _CHANGES = (Operation.ADD_COLUMNS, Operation.CHANGE_COLUMNS, Operation.CHANGE_MERGER, Operation.SET_PROPERTIES)
@@ -94,7 +94,7 @@ class _Teller:
     bases: dict[str, BaseFile] = field(default_factory=dict)
     minors: dict[str, Minor] = field(default_factory=dict)
 
-    def events(self, commit: PastCommit) -> Iterator[Event]:
+    def events(self, commit: PastCommit) -> Iterator[LineageEvent]:
         made = tuple(self._made(commit))
         taken = tuple(self._taken(commit))
         about = {**commit.parameters}
@@ -106,32 +106,32 @@ class _Teller:
 
     def _told(
         self, commit: PastCommit, made: tuple[str, ...], taken: tuple[str, ...], about: Mapping[str, Any]
-    ) -> Iterator[Event]:
+    ) -> Iterator[LineageEvent]:
         version, operation = commit.version, commit.operation
         if commit.restored is not None:
             said = f"version {commit.restored} was restored"
-            yield Event("RESTORE", version, operation, inputs=taken, outputs=made, words=said, details=about)
+            yield LineageEvent("RESTORE", version, operation, inputs=taken, outputs=made, words=said, details=about)
         elif commit.replaces:
             if version > 0:
                 said = "the table was replaced by an empty one with another definition"
-                yield Event("DROP", version, operation, inputs=taken, words=said, details=about)
+                yield LineageEvent("DROP", version, operation, inputs=taken, words=said, details=about)
         elif operation in (Operation.COMPACT, Operation.COMPACT_LOGS) or (
             operation == Operation.RESCALE and (made or taken)
         ):
             yield self._rewritten(commit, made, taken, about)
         elif operation == Operation.RESCALE:
             said = f"the table has {about.get('buckets')} buckets instead of {about.get('before')}"
-            yield Event("FORK", version, operation, words=said, details=about)
+            yield LineageEvent("FORK", version, operation, words=said, details=about)
         elif operation == Operation.EXPIRE_TOMBSTONES or self._expires(commit):
             said = f"deletes of versions up to {about.get('horizon')} are forgotten"
-            yield Event("EXPIRE", version, operation, words=said, details=about)
+            yield LineageEvent("EXPIRE", version, operation, words=said, details=about)
         elif operation == Operation.VACUUM_FENCE:
             said = f"versions before {about.get('oldestVersion')} are dropped, with the files that only they need"
-            yield Event("DROP", version, operation, words=said, details=about)
+            yield LineageEvent("DROP", version, operation, words=said, details=about)
         elif operation in (Operation.SEND, Operation.ADD_INFO):
             yield self._noted(commit, about)
         elif commit.metadata is not None and any(part in operation for part in _CHANGES):
-            yield Event("CHANGE", version, operation, words=self._change(commit, about), details=about)
+            yield LineageEvent("CHANGE", version, operation, words=self._change(commit, about), details=about)
         elif commit.overwrites or operation == Operation.OVERWRITE:
             yield self._overwritten(commit, made, taken, about)
         elif made or operation in (
@@ -144,7 +144,7 @@ class _Teller:
             yield from self._written(commit, made, about)
 
     @staticmethod
-    def _noted(commit: PastCommit, about: Mapping[str, Any]) -> Event:
+    def _noted(commit: PastCommit, about: Mapping[str, Any]) -> LineageEvent:
         details = {**commit.info, **about}
         named = keys_of(about)
         of = "all rows" if named is None else "one key" if len(named) == 1 else f"{len(named)} keys"
@@ -153,12 +153,14 @@ class _Teller:
             of = "the table" if named is None and "version" not in about else of
             at = f" of version {about['version']}" if "version" in about else ""
             words = f"{of}{at} belong to {uri}" if named is None or len(named) > 1 else f"{of}{at} belongs to {uri}"
-            return Event("ADDINFO", commit.version, commit.operation, outputs=(uri,), words=words, details=details)
+            return LineageEvent(
+                "ADDINFO", commit.version, commit.operation, outputs=(uri,), words=words, details=details
+            )
         since = about.get("since")
         last, to = about.get("version"), str(about.get("to"))
         what = f"version {last}" if since is None else f"the changes after {since} up to {last}"
         said = f"{of} of {what} {'was' if of == 'one key' else 'were'} sent to {to}"
-        return Event("SEND", commit.version, commit.operation, outputs=(to,), words=said, details=details)
+        return LineageEvent("SEND", commit.version, commit.operation, outputs=(to,), words=said, details=details)
 
     def _change(self, commit: PastCommit, about: Mapping[str, Any]) -> str:
         """The change of the definition in words."""
@@ -175,7 +177,7 @@ class _Teller:
             said.append(f"properties were set: {about.get('properties')}")
         return "; ".join(said)
 
-    def _written(self, commit: PastCommit, made: tuple[str, ...], about: Mapping[str, Any]) -> Iterator[Event]:
+    def _written(self, commit: PastCommit, made: tuple[str, ...], about: Mapping[str, Any]) -> Iterator[LineageEvent]:
         version, operation = commit.version, commit.operation
         told = commit.fields.get("ingest")
         if isinstance(told, dict) and ("files" in told or made):
@@ -185,7 +187,7 @@ class _Teller:
             why = f", closed because {told['reason']}" if "reason" in told else ""
             count = told.get("files", len(files))
             said = f"{window} took up {count} {_of(count, 'file')}{why}" + (f"; {note}" if note else "")
-            yield Event("RECEIVE", version, operation, inputs=paths, outputs=(window,), words=said, details=told)
+            yield LineageEvent("RECEIVE", version, operation, inputs=paths, outputs=(window,), words=said, details=told)
             inputs: tuple[str, ...] = (window,)
         else:
             inputs = ()
@@ -205,11 +207,11 @@ class _Teller:
                 f"{'' if rows is None else f'{rows} '}{_of(rows, 'record')} of version {before.get('version')}"
                 f" of {before['table']} {were} committed again"
             )
-        yield Event(kind, version, operation, inputs=inputs, outputs=made, words=said, details=details)
+        yield LineageEvent(kind, version, operation, inputs=inputs, outputs=made, words=said, details=details)
 
     def _overwritten(
         self, commit: PastCommit, made: tuple[str, ...], taken: tuple[str, ...], about: Mapping[str, Any]
-    ) -> Event:
+    ) -> LineageEvent:
         partitions = [reset.partition for reset in commit.overwrites]
         whole = None in partitions
         txn = commit.txn
@@ -218,11 +220,13 @@ class _Teller:
         kind = "DROP" if not made else "REPLAY" if replayed else "CREATE"
         said = f"{commit.metrics.get('numSourceRows', 0)} rows were put in the place of {commit.overwritten}{by}"
         details = {**about, **commit.info, "partitions": None if whole else [list(part or ()) for part in partitions]}
-        return Event(kind, commit.version, commit.operation, inputs=taken, outputs=made, words=said, details=details)
+        return LineageEvent(
+            kind, commit.version, commit.operation, inputs=taken, outputs=made, words=said, details=details
+        )
 
     def _rewritten(
         self, commit: PastCommit, made: tuple[str, ...], taken: tuple[str, ...], about: Mapping[str, Any]
-    ) -> Event:
+    ) -> LineageEvent:
         why = f"; reason: {about['why']}" if about.get("why") else ""
         what: dict[str, str] = {
             Operation.COMPACT: f"{about.get('mode', 'full')} compaction",
@@ -231,7 +235,9 @@ class _Teller:
         name = what.get(commit.operation, "rescale")
         kind = "FORK" if commit.operation == Operation.RESCALE and len(made) > len(taken) else "JOIN"
         said = f"{name}: {counted(len(taken), 'file')} became {len(made)}{why}"
-        return Event(kind, commit.version, commit.operation, inputs=taken, outputs=made, words=said, details=about)
+        return LineageEvent(
+            kind, commit.version, commit.operation, inputs=taken, outputs=made, words=said, details=about
+        )
 
     def _made(self, commit: PastCommit) -> Iterator[str]:
         for action in commit.actions:
@@ -278,8 +284,8 @@ class _Teller:
 
 
 def _of_key(
-    handle: Handle, view: TableView, keys: pa.Table, events: Sequence[Event], teller: _Teller
-) -> Iterator[Event]:
+    handle: Handle, view: TableView, keys: pa.Table, events: Sequence[LineageEvent], teller: _Teller
+) -> Iterator[LineageEvent]:
     """The events that concern a key: the commits of its records, and rewrites of files that may hold the key."""
     (named,) = python_rows(keys)
     try:
@@ -304,7 +310,7 @@ def _of_key(
             yield replace(event, words=f"{event.words}; of this key: {', '.join(made)}") if made else event
 
 
-def _sent(handle: Handle, tip: TableView, commits: Sequence[PastCommit], until: int) -> Iterator[Event]:
+def _sent(handle: Handle, tip: TableView, commits: Sequence[PastCommit], until: int) -> Iterator[LineageEvent]:
     """What went to consumers of the change feed, up to a version."""
     parts = [
         (name, sent) for name, known in registrations_of(tip.snapshot).items() for sent in sent_to(handle.store, known)
@@ -331,7 +337,9 @@ def _sent(handle: Handle, tip: TableView, commits: Sequence[PastCommit], until: 
         }
         said = f"{what} went to consumer {name}"
         outputs = (f"consumer {name}",)
-        yield Event("SEND", sent.last, "FOLLOW", outputs=outputs, words=said, details=details, timestamp_ms=sent.end_ms)
+        yield LineageEvent(
+            "SEND", sent.last, "FOLLOW", outputs=outputs, words=said, details=details, timestamp_ms=sent.end_ms
+        )
 
 
 class _Mine:
@@ -347,7 +355,7 @@ class _Mine:
         """The key's partition."""
         return self._bucket(1).partition
 
-    def is_told_by(self, event: Event, versions: Collection[int]) -> bool:
+    def is_told_by(self, event: LineageEvent, versions: Collection[int]) -> bool:
         """Whether a note, or what was sent, is about the key.
 
         :param versions: those that have records of the key.

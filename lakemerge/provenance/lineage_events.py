@@ -13,7 +13,7 @@ import pyarrow as pa
 from lakemerge.results.display import definition_html, table_html
 from mergers.wording import printable
 
-__all__ = ["KINDS", "Event", "Lineage"]
+__all__ = ["KINDS", "Lineage", "LineageEvent"]
 
 KINDS = (
     "RECEIVE",
@@ -47,7 +47,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class LineageEvent:
     """One event in the life of the table's content."""
 
     kind: str
@@ -89,10 +89,10 @@ class Lineage:
     begins: int
     """The oldest commit that the log still has."""
     key: Mapping[str, Any] | None
-    events: tuple[Event, ...]
+    events: tuple[LineageEvent, ...]
     notes: tuple[str, ...] = ()
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[LineageEvent]:
         return iter(self.events)
 
     def __len__(self) -> int:
@@ -157,7 +157,7 @@ class Lineage:
         return definition_html(facts) + table_html(names, rows)
 
 
-def _files(event: Event) -> str:
+def _files(event: LineageEvent) -> str:
     parts = [f"of {_named(event.inputs, event.gone)}"] if event.inputs else []
     parts += [f"to {_named(event.outputs, event.gone)}"] if event.outputs else []
     return f" ({', '.join(parts)})" if parts else ""

@@ -14,7 +14,7 @@ from lakemerge._internal.arguments import items, shown
 from lakemerge._internal.near import did_you_mean
 from lakemerge.errors import InputError
 from lakemerge.layout.travel import epoch_ms
-from lakemerge.provenance.lineage_events import KINDS, Event
+from lakemerge.provenance.lineage_events import KINDS, LineageEvent
 from mergers.wording import argument
 
 __all__ = ["Search"]
@@ -60,7 +60,7 @@ class Search:
     def is_empty(self) -> bool:
         return self == Search()
 
-    def among(self, events: Sequence[Event]) -> Iterator[Event]:
+    def among(self, events: Sequence[LineageEvent]) -> Iterator[LineageEvent]:
         """The events that meet the conditions. A file also finds the other events of a commit that names it: a window
         takes up a source file, and the same commit makes log files of it."""
         versions = {event.version for event in events if self.file is not None and _names(event, self.file)}
@@ -68,7 +68,7 @@ class Search:
             if self._is_asked_for(event) and (self.file is None or event.version in versions):
                 yield event
 
-    def _is_asked_for(self, event: Event) -> bool:
+    def _is_asked_for(self, event: LineageEvent) -> bool:
         if self.kinds is not None and event.kind not in self.kinds:
             return False
         if self.after_ms is not None and (event.timestamp_ms is None or event.timestamp_ms < self.after_ms):
@@ -90,7 +90,7 @@ def _kinds(given: object) -> frozenset[str]:
     return frozenset(map(str, found))
 
 
-def _names(event: Event, file: str) -> bool:
+def _names(event: LineageEvent, file: str) -> bool:
     return any(_is_named(text, file) for text in (*event.paths, *_texts(event.details)))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge._internal.kept import Kept
+from lakemerge._internal.cache import Cache
 from lakemerge.errors import InputError
 from lakemerge.format.block_index import DecodedLogs
 from lakemerge.handle import Handle
@@ -116,7 +116,7 @@ def what_if(
         )
     config = known.view.config.merged_by(chosen)
     # The handle's caches are by version, and this view has other rows than the table's version.
-    apart = replace(handle, decoded=DecodedLogs(), scans=Kept(_SCAN_BYTES))
+    apart = replace(handle, decoded=DecodedLogs(), scans=Cache(_SCAN_BYTES))
     view = TableView(known.view.snapshot, config, handle.store, apart.decoded)
     notes = list(known.notes)
     own = tip.config

@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from lakemerge._internal.kept import Fetched
+from lakemerge._internal.cache import Fetched
 from lakemerge.errors import InputError, StoreError
 from lakemerge.storage.base import FileStat, NothingCreatedError, Put, RangedFile, Store, check_path
 from lakemerge.storage.s3_client import CONDITION_FAILED, S3Client

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from lakemerge._internal.kept import Fetched
+from lakemerge._internal.cache import Fetched
 from lakemerge.errors import StoreError
 from lakemerge.storage.s3_client import S3Client
 

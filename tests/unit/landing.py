@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lakemerge import LakeTable
 from lakemerge.ingest import Files, IngestJob
-from lakemerge.ingest.formats.base import Format, Frame, Piece
+from lakemerge.ingest.formats.base import Format, Piece, WindowSchema
 from lakemerge.ingest.source import SourceFile
 from tests.unit.faults import Row
 
@@ -63,12 +63,12 @@ def windows_of(table: LakeTable) -> list[dict[str, Any]]:
     return [dict(info) for info in infos if isinstance(info, dict)]
 
 
-def frame_of(schema: pa.Schema, *, rescued: str | None = None, ignores: bool = False) -> Frame:
-    return Frame.of(schema, rescued=rescued, ignores=ignores)
+def frame_of(schema: pa.Schema, *, rescued: str | None = None, ignores: bool = False) -> WindowSchema:
+    return WindowSchema.of(schema, rescued=rescued, ignores=ignores)
 
 
 def read_blocks(
-    data: bytes, chosen: Format, frame: Frame, *, block_bytes: int = 1 << 20, name: str = "file"
+    data: bytes, chosen: Format, frame: WindowSchema, *, block_bytes: int = 1 << 20, name: str = "file"
 ) -> tuple[list[Row], list[tuple[int | None, str]]]:
     """A file read block by block: good rows in their order, and bad records (byte offset, text)."""
     file = SourceFile(name, len(data), "token", 0)
@@ -83,7 +83,7 @@ def read_blocks(
 
 
 def parsed_rows(
-    chosen: Format, data: bytes, piece: Piece, frame: Frame, good: list[Row], bad: list[tuple[int | None, str]]
+    chosen: Format, data: bytes, piece: Piece, frame: WindowSchema, good: list[Row], bad: list[tuple[int | None, str]]
 ) -> None:
     for parsed in chosen.parsed(pa.BufferReader(data), piece, frame):
         assert parsed.rows.schema.equals(frame.schema)

@@ -152,9 +152,9 @@ PUBLIC = {
         "history_df": "the same on Spark",
     },
     "lakemerge.provenance": {
-        "Event": "what Lineage holds",
         "Explanation": "what LakeTable.explain returns",
         "Lineage": "what LakeTable.lineage returns",
+        "LineageEvent": "what Lineage holds",
         "ReplayResult": "what LakeTable.replay returns",
         "Step": "what Explanation.steps holds",
         "WhatIf": "what LakeTable.what_if returns",

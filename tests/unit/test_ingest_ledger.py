@@ -27,7 +27,7 @@ from lakemerge.format.ledger import (
 from lakemerge.ingest.discovery import Candidate, Settling, found_by
 from lakemerge.ingest.places import LISTING
 from lakemerge.ingest.source import SourceFile
-from lakemerge.ingest.spill import SortedSpill, Spool
+from lakemerge.ingest.spill import SortedSpill, Spill
 from lakemerge.storage import LocalStore
 
 STILL = Settling(0)
@@ -107,8 +107,8 @@ def test_rejects_that_are_gone_or_cut_are_damage(tmp_path: Path) -> None:
         rejects_tables(store, [NamedFile("cut.parquet", 16, 1)])
 
 
-def spool(files: list[SourceFile]) -> Spool:
-    found = Spool(LISTING)
+def spool(files: list[SourceFile]) -> Spill:
+    found = Spill(LISTING)
     for start in range(0, len(files), 3):
         found.add_rows(files[start : start + 3])
     return found

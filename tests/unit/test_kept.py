@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from lakemerge._internal.kept import Fetched, Kept
+from lakemerge._internal.cache import Cache, Fetched
 from tests.interrupting import AlarmError
 
 
 def test_values_are_kept_up_to_a_limit() -> None:
-    kept: Kept[str, list[int]] = Kept(10)
+    kept: Cache[str, list[int]] = Cache(10)
     values = {name: [number] for number, name in enumerate("abc")}
     kept.keep("a", values["a"], 4)
     kept.keep("b", values["b"], 4)
@@ -30,7 +30,7 @@ def test_values_are_kept_up_to_a_limit() -> None:
 
 
 def test_a_value_counts_once() -> None:
-    kept: Kept[str, int] = Kept(10)
+    kept: Cache[str, int] = Cache(10)
     for _ in range(3):
         kept.keep("a", 1, 5)
     kept.keep("b", 2, 5)
@@ -38,7 +38,7 @@ def test_a_value_counts_once() -> None:
 
 
 def test_a_pickle_is_empty_and_keeps_again() -> None:
-    kept: Kept[str, int] = Kept(10)
+    kept: Cache[str, int] = Cache(10)
     kept.keep("a", 1, 5)
     copy = pickle.loads(pickle.dumps(kept))
     assert copy.get("a") is None

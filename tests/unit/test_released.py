@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lakemerge import LakeTable
-from lakemerge._internal.kept import Kept
+from lakemerge._internal.cache import Cache
 from lakemerge.delta import (
     Action,
     Attempt,
@@ -99,7 +99,7 @@ def test_scans_of_removed_files_are_released(tmp_path: Path) -> None:
 
 
 def test_pruning_is_seldom_and_forgets_only_what_is_of_no_use() -> None:
-    kept: Kept[str, int] = Kept(10**6)
+    kept: Cache[str, int] = Cache(10**6)
     asked: list[int] = []
 
     def of_use(limit: int) -> None:
@@ -126,7 +126,7 @@ def test_pruning_is_seldom_and_forgets_only_what_is_of_no_use() -> None:
 
 
 def test_small_values_count_too() -> None:
-    kept: Kept[int, int] = Kept(1_000, 100)
+    kept: Cache[int, int] = Cache(1_000, 100)
     for number in range(500):
         kept.keep(number, number, 0)
     assert len(kept) == 10

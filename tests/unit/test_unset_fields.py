@@ -23,7 +23,7 @@ import pytest
 from compaction.logs import logs
 from lakemerge import InputError, LakeTable, Settings, TableDamagedError
 from lakemerge.ingest import Files, packing
-from lakemerge.ingest.formats.base import Frame, Piece
+from lakemerge.ingest.formats.base import Piece, WindowSchema
 from lakemerge.ingest.formats.json_lines import JsonLines
 from lakemerge.ingest.single_file import SingleFile
 from lakemerge.ingest.source import SourceFile
@@ -388,7 +388,7 @@ def test_the_fast_reader_tells_what_records_name(text: str) -> None:
     """As :mod:`json` tells it."""
     schema = pa.schema([("id", pa.int64()), ("a", pa.string()), ("b", pa.string()), ("c", pa.string())])
     piece = Piece(SourceFile("a.json", len(text), "", 0), 0, 1, 0, len(text), None)
-    (parsed,) = JsonLines().parsed(pa.BufferReader(text.encode()), piece, Frame.of(schema, differs=True))
+    (parsed,) = JsonLines().parsed(pa.BufferReader(text.encode()), piece, WindowSchema.of(schema, differs=True))
     expected = [frozenset(json.loads(line)) for line in text.splitlines() if line]
     if parsed.named is None:
         found = [frozenset(schema.names)] * len(expected)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from lakemerge.ingest.formats.avro_container import Container
-from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
+from lakemerge.ingest.formats.base import Format, Origin, Parsed, Peek, Piece, WindowSchema
 from lakemerge.ingest.formats.json_lines import Unwrap
 from lakemerge.ingest.formats.record_rows import MAX_VALUE_LEVELS, nests_deeper, rows_of, spread
 from lakemerge.ingest.row_casting import json_text
@@ -42,7 +42,7 @@ class AvroRecords(Format):
     def count(self, data: pa.NativeFile, file: SourceFile) -> int:
         return sum(Container.opened(data).counts())
 
-    def parsed(self, data: pa.NativeFile, piece: Piece, frame: Frame) -> Iterator[Parsed]:
+    def parsed(self, data: pa.NativeFile, piece: Piece, frame: WindowSchema) -> Iterator[Parsed]:
         records = self._opened(data).records()
         first = 0
         while found := list(islice(records, _BATCH_RECORDS)):
@@ -56,7 +56,7 @@ class AvroRecords(Format):
             raise FileUnreadableError(f"its values are not records: {str(container.schema)[:80]}")
         return container
 
-    def _rows(self, found: list[Any], first: int, frame: Frame) -> Parsed:
+    def _rows(self, found: list[Any], first: int, frame: WindowSchema) -> Parsed:
         records: list[Mapping[str, Any]] = []
         places: list[tuple[int, int]] = []
         unread: list[tuple[Origin, str]] = []

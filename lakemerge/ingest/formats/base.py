@@ -18,12 +18,12 @@ from lakemerge.write.carried import Sets
 __all__ = [
     "FileColumns",
     "Format",
-    "Frame",
     "Origin",
     "Parsed",
     "Peek",
     "Piece",
     "Reject",
+    "WindowSchema",
     "folder_values",
     "with_folders",
 ]
@@ -93,7 +93,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class WindowSchema:
     """The columns of a window. Picklable."""
 
     schema: pa.Schema
@@ -124,10 +124,10 @@ class Frame:
         strict: Collection[str] = (),
         fresh: Collection[str] = (),
         differs: bool = False,
-    ) -> Frame:
+    ) -> WindowSchema:
         loose = pa.schema([column.with_nullable(True) for column in schema]).remove_metadata()
         places = {column.name.lower(): number for number, column in enumerate(schema) if column.name != rescued}
-        return Frame(loose, rescued, room, ignores, frozenset(strict), frozenset(fresh), differs, places)
+        return WindowSchema(loose, rescued, room, ignores, frozenset(strict), frozenset(fresh), differs, places)
 
     @property
     def grows(self) -> bool:
@@ -210,7 +210,7 @@ class Format(ABC):
         return None
 
     @abstractmethod
-    def parsed(self, data: pa.NativeFile, piece: Piece, frame: Frame) -> Iterator[Parsed]:
+    def parsed(self, data: pa.NativeFile, piece: Piece, frame: WindowSchema) -> Iterator[Parsed]:
         """The records of a piece, in their order, in portions of some megabytes.
 
         If the file as a whole is damaged, pyarrow's error is raised."""

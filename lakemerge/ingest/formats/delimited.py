@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
 from lakemerge.ingest.casting import is_infinite
-from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
+from lakemerge.ingest.formats.base import Format, Origin, Parsed, Peek, Piece, WindowSchema
 from lakemerge.ingest.formats.encodings import checked_marks, parsed_encoding, splits, text_stream
 from lakemerge.ingest.formats.lines import Lines, Quoting, cut_block, cut_stream, line_at, skipped
 from lakemerge.ingest.formats.tabular import to_frame
@@ -97,7 +97,7 @@ class Delimited(Format):
     def line_of(self, data: pa.NativeFile, path: str, offset: int) -> int | None:
         return line_at(text_stream(data, path, self.compression, self.encoding), offset)
 
-    def parsed(self, data: pa.NativeFile, piece: Piece, frame: Frame) -> Iterator[Parsed]:
+    def parsed(self, data: pa.NativeFile, piece: Piece, frame: WindowSchema) -> Iterator[Parsed]:
         names = self.names if piece.peek is None else piece.peek.names
         types = _types(names, frame, self.times)
         texts = None if frame.rescued is None else dict.fromkeys(types, pa.string())
@@ -307,7 +307,7 @@ class _Part:
         return Origin(self.lines[place].decode(self.encoding, errors="backslashreplace"), self.lines.offset_of(place))
 
 
-def _types(names: Sequence[str], frame: Frame, times: TimeFormats) -> dict[str, pa.DataType]:
+def _types(names: Sequence[str], frame: WindowSchema, times: TimeFormats) -> dict[str, pa.DataType]:
     """The types as which the wanted columns are read."""
     types: dict[str, pa.DataType] = {}
     for name in names:
@@ -335,7 +335,7 @@ def _dialect(options: Delimited) -> dict[str, Any]:
     }
 
 
-def _nothing(frame: Frame) -> pa.RecordBatch:
+def _nothing(frame: WindowSchema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in frame.schema], schema=frame.schema)
 
 

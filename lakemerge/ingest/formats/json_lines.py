@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from lakemerge.ingest.casting import Problems, cast_marking, is_infinite, texts_fitted
-from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
+from lakemerge.ingest.formats.base import Format, Origin, Parsed, Peek, Piece, WindowSchema
 from lakemerge.ingest.formats.encodings import checked_marks, splits, utf8_stream
 from lakemerge.ingest.formats.lines import (
     MAX_RECORD_BYTES,
@@ -80,7 +80,7 @@ class JsonLines(Format):
     def line_of(self, data: pa.NativeFile, path: str, offset: int) -> int | None:
         return line_at(self._stream(data, path), offset)
 
-    def parsed(self, data: pa.NativeFile, piece: Piece, frame: Frame) -> Iterator[Parsed]:
+    def parsed(self, data: pa.NativeFile, piece: Piece, frame: WindowSchema) -> Iterator[Parsed]:
         fast = None if self.unwrap is not None or self.multiline else _fast_schema(frame, self.times)
         for lines in self._portions(data, piece):
             found = None if fast is None else _by_arrow(lines, frame, fast, self.times)
@@ -102,7 +102,7 @@ class JsonLines(Format):
     def _stream(self, data: pa.NativeFile, path: str) -> pa.NativeFile:
         return utf8_stream(data, path, self.compression, self.encoding)
 
-    def _by_line(self, lines: Lines, frame: Frame) -> Parsed:
+    def _by_line(self, lines: Lines, frame: WindowSchema) -> Parsed:
         records: list[Mapping[str, Any]] = []
         places: list[tuple[int, int]] = []  # line, and the row of it, counted from the last
         unread: list[tuple[Origin, str]] = []
@@ -168,7 +168,7 @@ def _origin(lines: Lines, place: int) -> Origin:
     return Origin(lines[place].decode(errors="backslashreplace"), lines.offset_of(place))
 
 
-def _fast_schema(frame: Frame, times: TimeFormats = _ISO) -> pa.Schema | None:
+def _fast_schema(frame: WindowSchema, times: TimeFormats = _ISO) -> pa.Schema | None:
     """The schema for Arrow's reader; ``None`` if it reads the type of a column differently from the slow path."""
     kinds = [_fast_type(own, times) for own in frame.schema]
     if frame.rescued is not None or any(kind is None for kind in kinds):
@@ -189,7 +189,7 @@ def _fast_type(column: pa.Field, times: TimeFormats) -> pa.DataType | None:
     return pa.float64() if kind == pa.float32() else kind
 
 
-def _by_arrow(lines: Lines, frame: Frame, fast: pa.Schema, times: TimeFormats = _ISO) -> Parsed | None:
+def _by_arrow(lines: Lines, frame: WindowSchema, fast: pa.Schema, times: TimeFormats = _ISO) -> Parsed | None:
     """A portion read at once; ``None`` if Arrow refuses it, or might not read it as the slow path does."""
     data = lines.data
     if not _is_plain(data):
@@ -225,7 +225,7 @@ def _by_arrow(lines: Lines, frame: Frame, fast: pa.Schema, times: TimeFormats = 
     return Parsed(rows, problems, partial(_origin, lines), named=named)
 
 
-def _named(lines: Lines, table: pa.Table, frame: Frame) -> Sets | None:
+def _named(lines: Lines, table: pa.Table, frame: WindowSchema) -> Sets | None:
     """The columns that each record of a portion names; ``None``: all. A column without nulls is named by all. For the
     others their names are counted: Arrow refuses fields that no column has, and a field twice in a record, so a name
     that is a field as often as there are records is one of each. Only where that says nothing, the records are read."""
@@ -281,7 +281,7 @@ def _has_odd_number(data: bytes) -> bool:
     return False
 
 
-def _has_other_case(data: bytes, frame: Frame) -> bool:
+def _has_other_case(data: bytes, frame: WindowSchema) -> bool:
     """Whether a column's name occurs in another case, which Arrow takes for another column."""
     names = frame.schema.names
     pattern = "|".join(re.escape(name) for name in names)

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
+from lakemerge.ingest.formats.base import Format, Origin, Parsed, Peek, Piece, WindowSchema
 from lakemerge.ingest.formats.tabular import record_text, to_frame, told_type
 from lakemerge.ingest.source import SourceFile
 
@@ -34,7 +34,7 @@ class OrcRows(Format):
     def count(self, data: pa.NativeFile, file: SourceFile) -> int:
         return int(_opened(data).nrows)
 
-    def parsed(self, data: pa.NativeFile, piece: Piece, frame: Frame) -> Iterator[Parsed]:
+    def parsed(self, data: pa.NativeFile, piece: Piece, frame: WindowSchema) -> Iterator[Parsed]:
         orc = _opened(data)
         first = 0
         for number in range(orc.nstripes):

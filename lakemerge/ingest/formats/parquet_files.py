@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakemerge.ingest.casting import EITHER
-from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
+from lakemerge.ingest.formats.base import Format, Origin, Parsed, Peek, Piece, WindowSchema
 from lakemerge.ingest.formats.tabular import record_text, to_frame, told_type
 from lakemerge.ingest.source import FileUnreadableError, SourceFile
 from lakemerge.read.parquet.footers import END, Footer
@@ -43,7 +43,7 @@ class ParquetRows(Format):
     def count(self, data: pa.NativeFile, file: SourceFile) -> int:
         return int(_footer(data, file).num_rows)
 
-    def parsed(self, data: pa.NativeFile, piece: Piece, frame: Frame) -> Iterator[Parsed]:
+    def parsed(self, data: pa.NativeFile, piece: Piece, frame: WindowSchema) -> Iterator[Parsed]:
         footer = _footer(data, piece.file)
         first, either = 0, _int96(footer)
         # Without the unit, times of INT96 outside of the years 1678 to 2261 would wrap around.

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lakemerge.errors import SchemaError
 from lakemerge.ingest.casting import Problems
-from lakemerge.ingest.formats.base import Frame
+from lakemerge.ingest.formats.base import WindowSchema
 from lakemerge.ingest.formats.times import TimeFormats
 from lakemerge.ingest.logical import Day, Moment
 from lakemerge.ingest.row_casting import Literal, Misfits, Place, column_of, json_text
@@ -42,7 +42,7 @@ _DIGITS: Final = 38
 
 def rows_of(
     records: Sequence[Mapping[str, Any]],
-    frame: Frame,
+    frame: WindowSchema,
     *,
     again: Callable[[int], Mapping[str, Any]] | None = None,
     times: TimeFormats | None = None,
@@ -62,7 +62,7 @@ def rows_of(
     return batch, misfits.problems, {} if frame.room is None else _new(misfits, frame)
 
 
-def named_in(records: Sequence[Mapping[str, Any]], frame: Frame) -> Sets:
+def named_in(records: Sequence[Mapping[str, Any]], frame: WindowSchema) -> Sets:
     """The columns of the frame that each record names, whatever their case."""
     known: dict[tuple[str, ...], int] = {}
     sets: dict[frozenset[str], int] = {}
@@ -91,7 +91,9 @@ def spread(problems: Problems, places: Sequence[tuple[int, int]]) -> None:
                 problems.setdefault(other, problems[row])
 
 
-def _rows(records: Sequence[Mapping[str, Any]], frame: Frame, times: TimeFormats) -> tuple[pa.RecordBatch, Misfits]:
+def _rows(
+    records: Sequence[Mapping[str, Any]], frame: WindowSchema, times: TimeFormats
+) -> tuple[pa.RecordBatch, Misfits]:
     misfits = Misfits(times=times)
     columns: list[list[Any]] = [[] for _ in frame.schema]
     names = frame.schema.names
@@ -120,7 +122,7 @@ def _rows(records: Sequence[Mapping[str, Any]], frame: Frame, times: TimeFormats
     return pa.RecordBatch.from_arrays(arrays, schema=frame.schema), misfits
 
 
-def _column(values: list[Any], field: pa.Field, frame: Frame, misfits: Misfits) -> pa.Array:
+def _column(values: list[Any], field: pa.Field, frame: WindowSchema, misfits: Misfits) -> pa.Array:
     """A column of the frame. If values that do not fit are rescued, they are noted as unfit."""
     if field.name in frame.fresh and pa.types.is_string(field.type):
         # The column could hold them as text, and then for good.
@@ -144,7 +146,7 @@ def _column(values: list[Any], field: pa.Field, frame: Frame, misfits: Misfits) 
     return array
 
 
-def _matched(record: Mapping[str, Any], frame: Frame) -> tuple[list[Any], dict[str, Any]]:
+def _matched(record: Mapping[str, Any], frame: WindowSchema) -> tuple[list[Any], dict[str, Any]]:
     """Values by column, and the fields without a column. A field with exactly a column's name goes before others."""
     row: list[Any] = [None] * len(frame.schema)
     rest: dict[str, Any] = {}
@@ -159,7 +161,7 @@ def _matched(record: Mapping[str, Any], frame: Frame) -> tuple[list[Any], dict[s
     return row, rest
 
 
-def _new(misfits: Misfits, frame: Frame) -> dict[str, pa.DataType]:
+def _new(misfits: Misfits, frame: WindowSchema) -> dict[str, pa.DataType]:
     """The types of fields that the frame lacks, by the column that they are in. A record whose fields no table can
     have, or that has more of them than there is room for, does not fit; the fields of other records are columns all
     the same."""
@@ -193,7 +195,7 @@ def joined_fields(parts: Iterable[Mapping[str, pa.DataType]]) -> dict[str, pa.Da
 
 
 def _own_fields(
-    rest: Mapping[str, Any], frame: Frame, judged: dict[tuple[str, pa.DataType], str | None]
+    rest: Mapping[str, Any], frame: WindowSchema, judged: dict[tuple[str, pa.DataType], str | None]
 ) -> tuple[str | None, dict[str, pa.DataType]]:
     """Why the fields of a record cannot become columns, and their types. A field that says no type has none yet."""
     own: dict[str, pa.DataType] = {}

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.ingest.casting import EITHER, Problems, fitted, unsound
-from lakemerge.ingest.formats.base import Frame
+from lakemerge.ingest.formats.base import WindowSchema
 from lakemerge.ingest.formats.times import TimeFormats
 from lakemerge.ingest.row_casting import json_text
 
@@ -33,7 +33,7 @@ def told_type(kind: pa.DataType, zone: str | None) -> pa.DataType:
 
 def to_frame(
     batch: pa.RecordBatch,
-    frame: Frame,
+    frame: WindowSchema,
     *,
     times: TimeFormats = _ISO,
     zone: str | None = None,

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from lakemerge.ingest.formats.base import Format, Frame, Origin, Parsed, Peek, Piece
+from lakemerge.ingest.formats.base import Format, Origin, Parsed, Peek, Piece, WindowSchema
 from lakemerge.ingest.formats.encodings import checked_marks, parsed_encoding, splits, text_stream
 from lakemerge.ingest.formats.lines import Lines, cut_block, cut_stream, line_at
 from lakemerge.ingest.source import SourceFile
@@ -49,7 +49,7 @@ class TextLines(Format):
     def line_of(self, data: pa.NativeFile, path: str, offset: int) -> int | None:
         return line_at(self._stream(data, path), offset)
 
-    def parsed(self, data: pa.NativeFile, piece: Piece, frame: Frame) -> Iterator[Parsed]:
+    def parsed(self, data: pa.NativeFile, piece: Piece, frame: WindowSchema) -> Iterator[Parsed]:
         if self.splits(piece.file.path):
             portions = cut_block(data, piece.offset, piece.end, size=piece.file.size)
         else:

@@ -12,7 +12,7 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakemerge._internal.kept import Kept
+from lakemerge._internal.cache import Cache
 from lakemerge.errors import TableDamagedError
 from lakemerge.read.parquet.footers import END, Footer
 from lakemerge.schema.nested import settled
@@ -45,7 +45,7 @@ class ParquetFiles:
     :param footers: the known footers. New ones are added.
     """
 
-    def __init__(self, store: Store, footers: Kept[str, Footer] | None = None) -> None:
+    def __init__(self, store: Store, footers: Cache[str, Footer] | None = None) -> None:
         self._store = store
         self._footers = footers
         self._open: dict[str, pq.ParquetFile] = {}

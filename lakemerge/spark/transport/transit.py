@@ -26,7 +26,7 @@ from lakemerge.layout.view import TableView
 from lakemerge.spark.names import sql_names
 from lakemerge.spark.sessions import session_settings
 
-__all__ = ["Sent", "batches_by_rows", "send"]
+__all__ = ["SentColumns", "batches_by_rows", "send"]
 
 _MAX_DIGITS = 18
 _BY_ROWS = {
@@ -41,7 +41,7 @@ _PARQUET_TO_ARROW = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentColumns:
     """How the columns of a frame were changed to be sent, in their order. Picklable."""
 
     names: tuple[str, ...]
@@ -57,7 +57,7 @@ class Sent:
         return pa.RecordBatch.from_arrays(columns, names=list(self.names))
 
 
-def send(frame: DataFrame, names: Sequence[str]) -> tuple[DataFrame, Sent]:
+def send(frame: DataFrame, names: Sequence[str]) -> tuple[DataFrame, SentColumns]:
     """The named columns of a frame, ready for ``mapInArrow``."""
     kinds = {
         field.name: pa.decimal128(field.dataType.precision, field.dataType.scale)
@@ -76,7 +76,7 @@ def send(frame: DataFrame, names: Sequence[str]) -> tuple[DataFrame, Sent]:
 
     # As SQL text, because every Column takes several calls into the JVM: 0.05 s of 0.3 for a small upsert.
     sent = frame.selectExpr(*(expression(number, name) for number, name in enumerate(names)))
-    return sent, Sent(tuple(names), tuple(kinds.get(name) for name in names))
+    return sent, SentColumns(tuple(names), tuple(kinds.get(name) for name in names))
 
 
 def batches_by_rows(spark: SparkSession, table: TableView) -> AbstractContextManager[None]:

@@ -11,7 +11,7 @@ from typing import Final, Generic, TypeVar
 
 from mergers.interrupts import is_foreign
 
-__all__ = ["Fetched", "Kept"]
+__all__ = ["Cache", "Fetched"]
 
 _FEW: Final = 16
 
@@ -19,7 +19,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Kept(Generic[K, V]):
+class Cache(Generic[K, V]):
     """Keeps the values that were used last, up to ``limit_bytes`` in all. It is thread-safe. A pickle of it is
     empty.
 
@@ -35,8 +35,8 @@ class Kept(Generic[K, V]):
         self._known: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._bytes = 0
 
-    def __reduce__(self) -> tuple[type[Kept[K, V]], tuple[int, int]]:
-        return Kept, (self._limit_bytes, self._entry_bytes)
+    def __reduce__(self) -> tuple[type[Cache[K, V]], tuple[int, int]]:
+        return Cache, (self._limit_bytes, self._entry_bytes)
 
     def __len__(self) -> int:
         return len(self._known)
@@ -78,11 +78,11 @@ class Kept(Generic[K, V]):
 
 
 class Fetched:
-    """Bytes that are fetched once and kept like values of :class:`Kept`. Threads that ask for the same bytes at the
+    """Bytes that are fetched once and kept like values of :class:`Cache`. Threads that ask for the same bytes at the
     same time wait for one fetch."""
 
     def __init__(self, limit_bytes: int, entry_bytes: int = 0) -> None:
-        self._kept: Kept[str, bytes] = Kept(limit_bytes, entry_bytes)
+        self._kept: Cache[str, bytes] = Cache(limit_bytes, entry_bytes)
         self._lock = threading.Lock()
         self._under_way: dict[str, Future[bytes]] = {}
 
