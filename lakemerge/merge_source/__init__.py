@@ -9,7 +9,7 @@ from lakemerge.merge_source.config import MergeConfig
 from lakemerge.merge_source.datasets import Dataset
 from lakemerge.merge_source.results import (
     ClusterLink,
-    Explanation,
+    EntityExplanation,
     LeftOutValue,
     Pending,
     Report,
@@ -22,7 +22,7 @@ from lakemerge.merge_source.source import MergeSource
 __all__ = [
     "ClusterLink",
     "Dataset",
-    "Explanation",
+    "EntityExplanation",
     "LeftOutValue",
     "MergeConfig",
     "MergeSource",

@@ -18,7 +18,7 @@ from lakemerge.merge_source.value_texts import plain_texts
 from lakemerge.schema.casts import safe_cast
 from mergers.builtin.functions.equal import equality_codes
 
-__all__ = ["FIXED", "MEMBER", "Combined", "OutputShape", "Part", "combine", "members_of"]
+__all__ = ["FIXED", "MEMBER", "Combined", "DatasetRows", "OutputShape", "combine", "members_of"]
 
 MEMBER = pa.struct([("dataset", pa.int32()), ("id", pa.string())])
 FIXED = pa.schema(
@@ -71,7 +71,7 @@ class OutputShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DatasetRows:
     """Rows of one dataset, and the members that they belong to."""
 
     dataset: int
@@ -92,7 +92,7 @@ class Combined:
     """For each row, the properties that are a single value though some dataset has them as lists."""
 
 
-def combine(clusters: Clusters, parts: Sequence[Part], shape: OutputShape) -> Combined:
+def combine(clusters: Clusters, parts: Sequence[DatasetRows], shape: OutputShape) -> Combined:
     """The rows of clusters, in their order. A member without a row adds only its id."""
     deleted = pa.array(clusters.deleted)
     ids = _own_ids(clusters, parts)
@@ -127,7 +127,7 @@ def members_of(offsets: Ints, datasets: Ints, ids: pa.Array) -> pa.Array:
     return list_array(offsets, members)
 
 
-def _own_ids(clusters: Clusters, parts: Sequence[Part]) -> pa.Array:
+def _own_ids(clusters: Clusters, parts: Sequence[DatasetRows]) -> pa.Array:
     """For each cluster, the ids of its members or, if they have ``$ids``, those ids; each once."""
     own = np.ones(len(clusters.datasets), dtype=np.bool_)
     places, texts = [], []
@@ -150,11 +150,13 @@ def _own_ids(clusters: Clusters, parts: Sequence[Part]) -> pa.Array:
     return list_array(_offsets(group[keep], len(clusters)), kept)
 
 
-def _ids_column(part: Part) -> str | None:
+def _ids_column(part: DatasetRows) -> str | None:
     return next((name for name in part.rows.column_names if name.lower() == "$ids"), None)
 
 
-def _joined(clusters: Clusters, parts: Sequence[Part], one: Property, *, compact: bool) -> tuple[pa.Array, Bools]:
+def _joined(
+    clusters: Clusters, parts: Sequence[DatasetRows], one: Property, *, compact: bool
+) -> tuple[pa.Array, Bools]:
     """The values of a property for each cluster (null if no member has any), and whether they are one single value."""
     count = len(clusters)
     places, values = [], []
@@ -188,7 +190,7 @@ def _joined(clusters: Clusters, parts: Sequence[Part], one: Property, *, compact
     return list_array(_offsets(group, count), elements, present), (contributions == 1) & (scalars == 1)
 
 
-def _as_they_are(clusters: Clusters, parts: Sequence[Part], shape: OutputShape) -> pa.Array:
+def _as_they_are(clusters: Clusters, parts: Sequence[DatasetRows], shape: OutputShape) -> pa.Array:
     """The members as structs."""
     kind = shape.member_type
     places: list[Ints] = []
@@ -200,13 +202,13 @@ def _as_they_are(clusters: Clusters, parts: Sequence[Part], shape: OutputShape) 
         structs.append(_structs(clusters.ids.take(pa.array(part.places)), part, shape))
     lacking = np.flatnonzero(bare)
     places.append(lacking)
-    nothing = Part(-1, lacking, pa.table({}))
+    nothing = DatasetRows(-1, lacking, pa.table({}))
     structs.append(_structs(clusters.ids.take(pa.array(lacking)), nothing, shape))
     _, members = _in_order(places, structs, kind)
     return list_array(clusters.offsets, members)
 
 
-def _structs(ids: pa.Array, part: Part, shape: OutputShape) -> pa.Array:
+def _structs(ids: pa.Array, part: DatasetRows, shape: OutputShape) -> pa.Array:
     kind, count = shape.member_type, len(part.places)
     children = [contiguous(ids)]
     if shape.has_ids:

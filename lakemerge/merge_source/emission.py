@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.merge_source.clusters import Clusters
-from lakemerge.merge_source.combine import Combined, OutputShape, Part, combine
+from lakemerge.merge_source.combine import Combined, DatasetRows, OutputShape, combine
 from lakemerge.merge_source.content_hash import hash_values
 from lakemerge.merge_source.entity_states import Places, strings
 from lakemerge.merge_source.member_rows import MemberRows
@@ -125,7 +125,7 @@ class LocalEmitter:
         parts = [REMEMBERED.empty_table()]
         places = Places(old.output_ids)
 
-        def judged_of(part: Clusters, rows: Sequence[Part]) -> tuple[Clusters, Combined, pa.Table, Judged]:
+        def judged_of(part: Clusters, rows: Sequence[DatasetRows]) -> tuple[Clusters, Combined, pa.Table, Judged]:
             combined = combine(part, rows, self.shape)
             at = places.of(part.output_ids)
             record = old.records.take(pa.array(at, mask=at < 0))

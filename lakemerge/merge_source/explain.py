@@ -21,7 +21,7 @@ from lakemerge.merge_source.ids import key_texts
 from lakemerge.merge_source.nested_arrays import Ints, contiguous
 from lakemerge.merge_source.output_ids import OldClusters, shown_value
 from lakemerge.merge_source.oversize_values import left_out_now, remembered_of, shown
-from lakemerge.merge_source.results import ClusterLink, Explanation, Report, WideValue
+from lakemerge.merge_source.results import ClusterLink, EntityExplanation, Report, WideValue
 from lakemerge.merge_source.rules import Rules
 from lakemerge.merge_source.state import State
 from lakemerge.table.table import LakeTable
@@ -29,7 +29,7 @@ from lakemerge.table.table import LakeTable
 __all__ = ["entities_of", "explain", "report"]
 
 
-def explain(output: LakeTable, state: State, config: MergeConfig, output_id: str) -> Explanation:
+def explain(output: LakeTable, state: State, config: MergeConfig, output_id: str) -> EntityExplanation:
     """The members of an entity of the output, and the values that join them.
 
     Raises :class:`InputError` if the output has no such id.
@@ -51,7 +51,7 @@ def explain(output: LakeTable, state: State, config: MergeConfig, output_id: str
         )
         for link in links_of(config.rules, held, remembered_of(state, config.rules, held))
     ]
-    return Explanation(
+    return EntityExplanation(
         id=output_id,
         deleted=bool(row["_deleted"]),
         replaced=bool(row["$replaced"]),

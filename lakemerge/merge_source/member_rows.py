@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lakemerge.errors import FullRunNeededError
 from lakemerge.merge_source.clusters import Clusters
-from lakemerge.merge_source.combine import Part
+from lakemerge.merge_source.combine import DatasetRows
 from lakemerge.merge_source.entity_states import Known
 from lakemerge.merge_source.ids import ids_of
 from lakemerge.merge_source.inputs import Input, Shape
@@ -32,7 +32,7 @@ _PLACE = "\0place"
 class MemberRows(Protocol):
     """Gives the rows of clusters' members."""
 
-    def batches(self) -> Iterator[tuple[int, Clusters, list[Part]]]:
+    def batches(self) -> Iterator[tuple[int, Clusters, list[DatasetRows]]]:
         """All clusters in order, some at a time, with the number of the first one and the rows of the members."""
 
 
@@ -43,7 +43,7 @@ class Chunks:
     state: State | None
     fresh: dict[str, pa.Table] = field(default_factory=dict)
 
-    def parts(self, known: Known, members: Ints, places: Ints, shapes: Sequence[Shape | None]) -> Iterator[Part]:
+    def parts(self, known: Known, members: Ints, places: Ints, shapes: Sequence[Shape | None]) -> Iterator[DatasetRows]:
         """The kept rows of some members.
 
         :param members: the places of the members among the known entities.
@@ -61,7 +61,7 @@ class Chunks:
             shape = shapes[dataset]
             if shape is not None:
                 rows = table.take(pa.array(known.places[members[own]]))
-                yield Part(dataset, places[own], _with_columns(rows, shape))
+                yield DatasetRows(dataset, places[own], _with_columns(rows, shape))
 
     def _tables(self, names: Sequence[str]) -> Mapping[str, pa.Table]:
         found = {name: self.fresh[name] for name in names if name in self.fresh}
@@ -87,11 +87,11 @@ class SoughtRows:
     clusters: Clusters
     chunks: Chunks
 
-    def batches(self) -> Iterator[tuple[int, Clusters, list[Part]]]:
+    def batches(self) -> Iterator[tuple[int, Clusters, list[DatasetRows]]]:
         for start, part in self.clusters.batches(BATCH_MEMBERS):
             yield start, part, list(self._parts(part))
 
-    def _parts(self, clusters: Clusters) -> Iterator[Part]:
+    def _parts(self, clusters: Clusters) -> Iterator[DatasetRows]:
         yield from _gone(self, clusters)
         gone = self.known.gone[clusters.members]
         for one in self.inputs:
@@ -100,7 +100,7 @@ class SoughtRows:
                 yield self._found(one, one.shape, clusters.ids.take(pa.array(places)), places)
 
     @staticmethod
-    def _found(one: Input, shape: Shape, ids: pa.Array, places: Ints) -> Part:
+    def _found(one: Input, shape: Shape, ids: pa.Array, places: Ints) -> DatasetRows:
         found, rows = one.find(ids, shape.kept)
         at = pc.index_in(ids, value_set=found)
         if at.null_count:
@@ -110,7 +110,7 @@ class SoughtRows:
                 dataset=one.name,
                 id=missing,
             )
-        return Part(one.offset, places, rows.take(at))
+        return DatasetRows(one.offset, places, rows.take(at))
 
 
 @dataclass(slots=True)
@@ -124,7 +124,7 @@ class ScannedRows:
     threads: int
     """How many datasets are read at the same time."""
 
-    def batches(self) -> Iterator[tuple[int, Clusters, list[Part]]]:
+    def batches(self) -> Iterator[tuple[int, Clusters, list[DatasetRows]]]:
         parts = list(self.clusters.batches(BATCH_MEMBERS))
         firsts = np.array([int(self.clusters.offsets[start]) for start, _ in parts], dtype=np.int64)
         place_of = np.full(len(self.known) + 1, -1, dtype=np.int64)
@@ -152,16 +152,16 @@ class ScannedRows:
                 number = int(batch[order[start]])
                 spool.add(number * len(self.inputs) + one.offset, labelled.slice(start, end - start))
 
-    def _waiting(self, spool: Spool, number: int, first: int) -> Iterator[Part]:
+    def _waiting(self, spool: Spool, number: int, first: int) -> Iterator[DatasetRows]:
         for one in self.inputs:
             tables = list(spool.tables(number * len(self.inputs) + one.offset))
             if tables:
                 rows = pa.concat_tables(tables)
                 places = contiguous(rows.column(_PLACE)).to_numpy(zero_copy_only=False).astype(np.int64)
-                yield Part(one.offset, places - first, rows.drop_columns([_PLACE]))
+                yield DatasetRows(one.offset, places - first, rows.drop_columns([_PLACE]))
 
 
-def _gone(rows: SoughtRows | ScannedRows, clusters: Clusters) -> Iterator[Part]:
+def _gone(rows: SoughtRows | ScannedRows, clusters: Clusters) -> Iterator[DatasetRows]:
     """The kept rows of members that were deleted."""
     gone = np.flatnonzero(rows.known.gone[clusters.members])
     yield from rows.chunks.parts(rows.known, clusters.members[gone], gone, [one.shape for one in rows.inputs])

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from lakemerge.results.findings import Finding
 from mergers.wording import printable
 
-__all__ = ["ClusterLink", "Explanation", "LeftOutValue", "Pending", "Report", "RunResult", "SourceCheck", "WideValue"]
+__all__ = [
+    "ClusterLink",
+    "EntityExplanation",
+    "LeftOutValue",
+    "Pending",
+    "Report",
+    "RunResult",
+    "SourceCheck",
+    "WideValue",
+]
 
 
 _NAMED = 5
@@ -118,7 +127,7 @@ class ClusterLink:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class EntityExplanation:
     """Why an entity of the output is what it is."""
 
     id: str

@@ -24,7 +24,7 @@ from lakemerge.merge_source.explain import entities_of, explain, report
 from lakemerge.merge_source.inputs import Access, Input, is_of_a_dataset, open_input
 from lakemerge.merge_source.publish import output_number
 from lakemerge.merge_source.removed_entities import is_due
-from lakemerge.merge_source.results import Explanation, Pending, Report, RunResult, SourceCheck
+from lakemerge.merge_source.results import EntityExplanation, Pending, Report, RunResult, SourceCheck
 from lakemerge.merge_source.run import Tables, not_populated, run_once, with_tables
 from lakemerge.merge_source.state import KEY, SCHEMA, STATE_SETTINGS, Meta, State
 from lakemerge.options import Settings
@@ -267,7 +267,7 @@ class MergeSource:
 
     @_understood
     @checked
-    def explain(self, output_id: str) -> Explanation:
+    def explain(self, output_id: str) -> EntityExplanation:
         """The members of an entity of the output, and the rules and values that join them.
 
         :raises lakemerge.InputError: the output has no such id.

@@ -20,7 +20,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StringType
 
 from lakemerge.merge_source.clusters import Clusters
-from lakemerge.merge_source.combine import OutputShape, Part, combine
+from lakemerge.merge_source.combine import DatasetRows, OutputShape, combine
 from lakemerge.merge_source.emission import REMEMBERED, Emission, judge
 from lakemerge.merge_source.entity_states import Fresh, Known, held_lists, held_of, ints, strings
 from lakemerge.merge_source.ids import composite_ids, ids_of
@@ -278,7 +278,7 @@ class _Combining:
             output = output.append_column(field, column)
         yield from output.combine_chunks().to_batches()
 
-    def _parts(self, members: pa.Table, datasets: Ints) -> Iterator[Part]:
+    def _parts(self, members: pa.Table, datasets: Ints) -> Iterator[DatasetRows]:
         for offset, shape in enumerate(self._shapes):
             if shape is None or f"d{offset}" not in members.column_names:
                 continue
@@ -288,7 +288,7 @@ class _Combining:
             columns = [chosen.field(f"c{number}") for number in range(len(shape.kept))]
             schema = pa.schema([shape.schema.field(name).with_nullable(True) for name in shape.kept])
             batch = pa.RecordBatch.from_arrays(columns, names=shape.kept)
-            yield Part(offset, places, pa.Table.from_batches([safe_cast(batch, schema)]))
+            yield DatasetRows(offset, places, pa.Table.from_batches([safe_cast(batch, schema)]))
 
 
 def _frame_of(spark: SparkSession, one: Input, columns: Sequence[str]) -> DataFrame:
