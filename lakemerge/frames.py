@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -10,12 +10,36 @@ from lakemerge.errors import FrameError
 from lakemerge.schema.soundness import find_flaw
 from mergers.wording import in_python
 
-__all__ = ["as_reader", "check_sound", "collected", "is_spark_column", "is_spark_frame"]
+__all__ = ["GivenFrame", "as_reader", "check_sound", "collected", "given_frame", "is_spark_column", "is_spark_frame"]
 
 _FROM_PYTHON: dict[type, str] = {
     list: in_python(". pyarrow.Table.from_pylist(rows, schema=table.schema) makes one"),
     dict: in_python(". pyarrow.table(columns) makes one"),
 }
+
+
+class GivenFrame(NamedTuple):
+    """A caller's frame as Arrow data."""
+
+    reader: pa.RecordBatchReader
+    size_bytes: int | None
+    """About how many bytes the rows have as Arrow data. ``None`` if they are not in memory."""
+    is_arrow: bool
+    """Whether the caller has the rows as Arrow data in memory, so that to hold them costs nothing."""
+
+
+def given_frame(given: object) -> GivenFrame:
+    """Any frame that :func:`as_reader` takes. Raises its errors."""
+    frame: Any = collected(given)
+    reader, size = as_reader(frame), None
+    is_arrow = isinstance(frame, pa.Table | pa.RecordBatch)
+    if is_arrow:
+        size = frame.nbytes
+    elif hasattr(frame, "estimated_size"):  # polars
+        size = int(frame.estimated_size())
+    elif hasattr(frame, "memory_usage"):  # pandas
+        size = int(frame.memory_usage(deep=False).sum())
+    return GivenFrame(reader, size, is_arrow)
 
 
 def as_reader(frame: object) -> pa.RecordBatchReader:

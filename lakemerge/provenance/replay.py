@@ -48,10 +48,9 @@ from lakemerge.table.open_table import OpenTable
 from lakemerge.table.opening import open_handle, open_table
 from lakemerge.write.base_file import BaseWriteSpec, ordinals_needed, write_base_files
 from lakemerge.write.discard import discard
-from lakemerge.write.frame import plan_frame
 from lakemerge.write.overwrite import OverwriteRequest, overwrite_arrow
 from lakemerge.write.pack import pack
-from lakemerge.write.start import OwnTxn, Write, WriteRequest
+from lakemerge.write.start import OwnTxn, Write, WriteRequest, plan_frame
 from lakemerge.write.upsert import finish, load_in_process
 from mergers import Merger
 from mergers.kernel import VERSION_COLUMN, tombstone_schema

@@ -67,8 +67,8 @@ def with_columns_of_frame(
 ) -> pa.Schema:
     """The schema with the columns and fields that only a frame has, as nullable ones.
 
-    Columns and fields that both have stay as in the table. :func:`plan_frame` checks whether the frame fits. Raises
-    :class:`SchemaError` for names and types that no table has.
+    Columns and fields that both have stay as in the table. Whether the frame fits is checked later
+    (:func:`lakemerge.write.start.plan_frame`). Raises :class:`SchemaError` for names and types that no table has.
 
     :param max_columns: with more columns of Parquet than this (:func:`leaf_count`) no table grows.
     """

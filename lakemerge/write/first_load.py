@@ -66,20 +66,20 @@ class HeldRecords:
 
 
 def read_ahead(
-    frame: object, reader: Iterable[pa.RecordBatch], spec: PackSpec
+    given: Iterable[pa.RecordBatch], spec: PackSpec, *, is_held: bool
 ) -> tuple[Sequence[pa.RecordBatch] | None, Iterator[pa.RecordBatch]]:
     """The batches of a frame in a list, and the same to iterate. The list is ``None`` if there are more than may be
     held: a frame that is not an Arrow table in memory has to fit into the write budget, and the records of a bucket
     into the budget of a merge.
 
-    :param reader: the frame's batches.
+    :param is_held: whether the batches are in memory anyway.
     """
-    plan, kept = spec.frame, isinstance(frame, pa.Table | pa.RecordBatch)
-    copied = any(given != field.type for given, field in zip(plan.types, plan.schema, strict=True))
-    limit = spec.buckets * _most(spec) if kept and not copied else spec.settings.write_budget_bytes
+    plan = spec.frame
+    copied = any(kind != field.type for kind, field in zip(plan.types, plan.schema, strict=True))
+    limit = spec.buckets * _most(spec) if is_held and not copied else spec.settings.write_budget_bytes
     batches: list[pa.RecordBatch] = []
     size = 0
-    left = iter(reader)
+    left = iter(given)
     for batch in left:
         batches.append(batch)
         size += plain_bytes(batch)

@@ -1,8 +1,7 @@
-"""Checking a frame against the table: columns, types, row kinds, nulls.
+"""Checks a frame's rows against the table, batch by batch: values, row kinds, nulls, keys of maps.
 
-:func:`plan_frame` checks a frame's schema before any data is read. :meth:`FramePlan.convert` checks the rows, batch by
-batch. Both happen before anything is committed.
-Source: docs/merge-semantics.md, sections 2 to 4.
+The frame's schema was checked when the write started (:func:`lakemerge.write.start.plan_frame`). Both happen before
+anything is committed. Source: docs/merge-semantics.md, sections 2 to 4.
 """
 
 from __future__ import annotations
@@ -14,13 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge._internal.near import did_you_mean
 from lakemerge.errors import FrameError
-from lakemerge.format.config import TableConfig
 from lakemerge.format.names import KIND_COLUMN
 from lakemerge.frames import check_sound
-from lakemerge.schema.evolution import new_columns, with_schema
-from lakemerge.schema.schema import castable, safe_cast
+from lakemerge.schema.schema import safe_cast
 from lakemerge.schema.soundness import first_bad_row
 from lakemerge.write.carried import CARRIED, Sets, sets_in
 from mergers import Merger, RowKind
@@ -28,24 +24,21 @@ from mergers.builtin.functions.equal import equality_codes
 from mergers.contract import Bools, Ints, Kinds, TableShape
 from mergers.portions import VALUE_BYTES, is_large, row_bytes
 from mergers.restart import CLEAR, SET
-from mergers.type_names import type_name
-from mergers.wording import argument, in_python
+from mergers.wording import in_python
 
-__all__ = ["KIND_WORDS", "FramePlan", "check_map_keys", "plan_frame"]
+__all__ = ["KIND_WORDS", "SYMBOLS", "FramePlan", "check_map_keys"]
 
-_SYMBOLS = tuple(kind.symbol for kind in RowKind)
+SYMBOLS = tuple(kind.symbol for kind in RowKind)
+"""The names of the kinds."""
 KIND_WORDS = ("insert", "update_preimage", "update_postimage", "delete")
 """The names of the kinds in Delta's and Spark's change feeds."""
-_HINTS = 5
-"""After so many problems, columns get no hint any more: each is compared with all others, and told with all."""
-
 _SHORT_MAP = 16
 """Maps of up to this many keys are compared key by key, without a sort."""
 
 
 @dataclass(frozen=True, slots=True)
 class FramePlan:
-    """How the batches of one frame become records. Picklable. :func:`plan_frame` makes it."""
+    """How the batches of one frame become records. Picklable. :func:`lakemerge.write.start.plan_frame` makes it."""
 
     sources: tuple[str, ...]
     """Names of the frame's columns, one per field of ``schema``."""
@@ -172,97 +165,16 @@ class FramePlan:
         if pa.types.is_dictionary(symbols.type):
             symbols = symbols.dictionary.cast(pa.string()).take(symbols.indices)
         symbols = symbols.cast(pa.string())
-        codes = pc.index_in(symbols, value_set=pa.array(_SYMBOLS + KIND_WORDS))
+        codes = pc.index_in(symbols, value_set=pa.array(SYMBOLS + KIND_WORDS))
         if codes.null_count:
             bad = pc.unique(symbols.filter(codes.is_null())).to_pylist()[:5]
             raise FrameError(
-                f"kind column {self.kind_column!r} holds {bad}; row kinds are {', '.join(_SYMBOLS)}, or "
+                f"kind column {self.kind_column!r} holds {bad}; row kinds are {', '.join(SYMBOLS)}, or "
                 f"{', '.join(KIND_WORDS)}",
                 values=tuple(bad),
             )
-        kinds: Kinds = (codes.to_numpy(zero_copy_only=False) % len(_SYMBOLS)).astype(np.int8)
+        kinds: Kinds = (codes.to_numpy(zero_copy_only=False) % len(SYMBOLS)).astype(np.int8)
         return kinds
-
-
-def plan_frame(
-    schema: pa.Schema,
-    config: TableConfig,
-    merger: Merger,
-    *,
-    kind_column: str | None = None,
-    deletes: bool = False,
-    states: bool = False,
-    differs: bool = False,
-) -> FramePlan:
-    """Match a frame's schema with the table's. Raises one :class:`FrameError` that lists all problems.
-
-    If the frame says which columns each record carries, all records carry the key, the ordering and what is NOT NULL.
-
-    :param schema: the frame's, without the column of bits.
-    :param deletes: whether every row is a delete (``LakeTable.delete``).
-    :param states: see :attr:`FramePlan.states`.
-    :param differs: see :attr:`FramePlan.differs`.
-    """
-    shape = config.shape
-    problems: list[str] = []
-    kind_name = KIND_COLUMN if states else _find_kind_column(schema, kind_column, problems)
-    there, given = _there(schema), {field.name.lower(): field.name for field in schema if field.name != kind_name}
-    problems += [
-        f"key column {name!r} is missing{there}{did_you_mean(name, given.values())}"
-        for name in config.key
-        if name.lower() not in given
-    ]
-    lacks = [name for name in config.schema.names if name.lower() not in given]
-    remedy = "" if deletes else f"; upsert with {argument('merge_schema', True)} to add it"
-    names = {name.lower(): name for name in config.schema.names}
-    sources: dict[str, pa.Field] = {}
-    for field in schema:
-        if field.name == kind_name:
-            continue
-        target = names.get(field.name.lower())
-        if target is None:
-            known = ""
-            if len(problems) < _HINTS:
-                known = f"; the table has {', '.join(config.schema.names)}{did_you_mean(field.name, lacks)}"
-            problems.append(f"unknown column {field.name!r}{known}{remedy}")
-        elif target in sources:
-            problems.append(
-                f"columns {sources[target].name!r} and {field.name!r} are both {target!r}: drop or rename one of them"
-            )
-        else:
-            sources[target] = field
-            wanted = config.schema.field(target).type
-            if not castable(field.type, wanted):
-                problems.append(_misfit(field, config.schema.field(target), remedy))
-    ordering = config.ordering if merger.traits(shape).uses_ordering else ()
-    missing = [name for name in ordering if name not in sources]
-    required = [f.name for f in config.schema if not f.nullable and f.name not in sources and f.name not in config.key]
-    lacking = f"upserts need the ordering column(s) {', '.join(missing)}{there}" if missing else None
-    unfilled = f"upserts need the NOT NULL column(s) {', '.join(required)}{there}" if required else None
-    may_delete = any(name in sources for name in merger.delete_marks(shape))
-    if missing and len(missing) < len(ordering):
-        problems.append(
-            f"ordering column(s) {', '.join(missing)} are missing; a frame carries all ordering columns, or none if it "
-            "only deletes"
-        )
-    elif kind_column is None and not deletes and not states and (lacking is not None or not may_delete):
-        problems += [text for text in (lacking, unfilled) if text is not None]
-    if problems:
-        raise FrameError("the frame does not fit the table: " + "; ".join(problems), problems=tuple(problems))
-    carried = [field for field in config.schema if field.name in sources]
-    return FramePlan(
-        sources=tuple(sources[field.name].name for field in carried),
-        types=tuple(sources[field.name].type for field in carried),
-        schema=pa.schema(carried),
-        kind_column=kind_name,
-        default_kind=RowKind.DELETE if deletes else RowKind.UPDATE_AFTER,
-        shape=shape,
-        full=len(carried) == len(config.schema) and not differs,
-        lacking=lacking,
-        missing=unfilled,
-        states=states,
-        differs=differs,
-    )
 
 
 def _is_null(name: str, count: int, noun: str) -> str:
@@ -281,43 +193,6 @@ def _check_lengths(batch: pa.RecordBatch, first_row: int) -> None:
                 f"most {VALUE_BYTES:,} bytes: divide it, or store it as a file",
                 column=name,
             )
-
-
-def _find_kind_column(schema: pa.Schema, kind_column: str | None, problems: list[str]) -> str | None:
-    if kind_column is None:
-        return None
-    found = [field for field in schema if field.name.lower() == kind_column.lower()]
-    if len(found) != 1:
-        problems.append(f"kind column {kind_column!r} is {'twice' if found else 'not'} in the frame{_there(schema)}")
-        return None
-    kind = found[0].type
-    value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (pa.types.is_string(value) or pa.types.is_large_string(value) or pa.types.is_string_view(value)):
-        problems.append(
-            f"kind column {kind_column!r} is {type_name(kind)}; it must hold the strings {', '.join(_SYMBOLS)}"
-        )
-    return found[0].name
-
-
-def _there(schema: pa.Schema) -> str:
-    return f"; the frame has {', '.join(name for name in schema.names if name != KIND_COLUMN) or 'no columns'}"
-
-
-def _misfit(field: pa.Field, wanted: pa.Field, remedy: str) -> str:
-    text = f"column {field.name!r} is {type_name(field.type)}, the table's is {type_name(wanted.type)}"
-    before = pa.schema([wanted])
-    grown = with_schema(before, pa.schema([field]))
-    if remedy and castable(field.type, grown.field(0).type):
-        return f"{text}, without {', '.join(map(repr, new_columns(before, grown)))}{remedy}"
-    if pa.types.is_floating(field.type) and pa.types.is_integer(wanted.type):
-        gaps = "pandas makes floats of integers with gaps, unless their type is 'Int64'"
-        return f"{text}; cast it to integers first ({gaps})"
-    if pa.types.is_timestamp(field.type) and field.type.tz is None and pa.types.is_timestamp(wanted.type):
-        return (
-            f"{text}; say of which zone its times are: .dt.tz_localize('UTC') in pandas, "
-            ".dt.replace_time_zone('UTC') in polars, pyarrow.compute.assume_timezone in Arrow"
-        )
-    return f"{text}; cast it first"
 
 
 def check_map_keys(rows: pa.RecordBatch, first_row: int) -> None:

@@ -27,7 +27,7 @@ from lakemerge.format.keys import Partition
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.names import KIND_COLUMN
 from lakemerge.format.operations import Operation
-from lakemerge.frames import as_reader, collected
+from lakemerge.frames import given_frame
 from lakemerge.handle import Handle
 from lakemerge.layout.partition import parse_partition_value
 from lakemerge.layout.view import FileSlice, TableView, build_file_slices
@@ -40,7 +40,7 @@ from lakemerge.write.discard import ROWS_FOLDERS, discard_packed
 from lakemerge.write.first_load import HeldRecords, hold, load_held, read_ahead
 from lakemerge.write.pack import Packed, PackSpec, pack
 from lakemerge.write.start import Write, WriteRequest
-from lakemerge.write.upsert import LoadFileSlices, discarding, frame_bytes, load_in_process
+from lakemerge.write.upsert import LoadFileSlices, discarding, load_in_process
 from mergers.keys import group_starts, key_columns, sort_order
 from mergers.portions import gather
 from mergers.restart import SET
@@ -197,14 +197,12 @@ def start_overwrite(
 def overwrite_arrow(handle: Handle, begin: TableView, frame: object, request: OverwriteRequest) -> UpsertResult:
     """Overwrite with a frame that can be read as Arrow; see :meth:`lakemerge.LakeTable.overwrite`."""
     request.checked(begin.config)
-    frame = collected(frame)
-    given, size = as_reader(frame), frame_bytes(frame)
-    states = AsStates.of(given.schema, begin.config)
-    reader = pa.RecordBatchReader.from_batches(states.schema, states.batches(given))
-    write = start_overwrite(handle, begin, reader.schema, request, estimated_bytes=size)
+    given = given_frame(frame)
+    states = AsStates.of(given.reader.schema, begin.config)
+    write = start_overwrite(handle, begin, states.schema, request, estimated_bytes=given.size_bytes)
     if isinstance(write, UpsertResult):
         return write
-    whole, batches = read_ahead(frame, reader, write.pack)
+    whole, batches = read_ahead(states.batches(given.reader), write.pack, is_held=given.is_arrow)
     if whole is not None:
         write = write.sized(sum(part.nbytes for part in whole))
         held = hold(whole, write.pack)

@@ -2,7 +2,7 @@
 
 :meth:`Write.start` matches a frame's schema with the table's. It adds columns if the caller asks for that, and finds
 the column of kinds, the merger and the number of buckets. The :class:`Write` that it makes goes down to whatever reads
-rows, and nothing there decides any of this again.
+rows, and nothing there decides any of this again. Source: docs/merge-semantics.md, sections 2 to 4.
 """
 
 from __future__ import annotations
@@ -17,24 +17,31 @@ import orjson
 import pyarrow as pa
 
 from lakemerge._internal.arguments import shown
+from lakemerge._internal.near import did_you_mean
 from lakemerge.commits.provenance import Along, Isolation, Provenance
 from lakemerge.delta import check_info
 from lakemerge.errors import FrameError, InputError, SchemaError
+from lakemerge.format.config import TableConfig
 from lakemerge.format.names import KIND_COLUMN
 from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.results.writes import UpsertResult
-from lakemerge.schema.evolution import with_columns_of_frame
+from lakemerge.schema.evolution import new_columns, with_columns_of_frame, with_schema
+from lakemerge.schema.schema import castable
 from lakemerge.write.carried import without_bits
 from lakemerge.write.discard import discard
-from lakemerge.write.frame import FramePlan, plan_frame
+from lakemerge.write.frame import SYMBOLS, FramePlan
 from lakemerge.write.pack import PackSpec
+from mergers import Merger, RowKind
+from mergers.type_names import type_name
 from mergers.wording import argument
 
-__all__ = ["OwnTxn", "Write", "WriteRequest", "choose_buckets", "repeated", "with_columns_of"]
+__all__ = ["OwnTxn", "Write", "WriteRequest", "choose_buckets", "plan_frame", "repeated", "with_columns_of"]
 
 _MIB = 1024 * 1024
+_HINTS = 5
+"""After so many problems, columns get no hint any more: each is compared with all others, and told with all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +221,87 @@ def with_columns_of(
     return TableView(begin.snapshot, replace(begin.config, schema=schema), handle.store, handle.decoded)
 
 
+def plan_frame(
+    schema: pa.Schema,
+    config: TableConfig,
+    merger: Merger,
+    *,
+    kind_column: str | None = None,
+    deletes: bool = False,
+    states: bool = False,
+    differs: bool = False,
+) -> FramePlan:
+    """Match a frame's schema with the table's. Raises one :class:`FrameError` that lists all problems.
+
+    If the frame says which columns each record carries, all records carry the key, the ordering and what is NOT NULL.
+
+    :param schema: the frame's, without the column of bits.
+    :param deletes: whether every row is a delete (``LakeTable.delete``).
+    :param states: see :attr:`FramePlan.states`.
+    :param differs: see :attr:`FramePlan.differs`.
+    """
+    shape = config.shape
+    problems: list[str] = []
+    kind_name = KIND_COLUMN if states else _find_kind_column(schema, kind_column, problems)
+    there, given = _there(schema), {field.name.lower(): field.name for field in schema if field.name != kind_name}
+    problems += [
+        f"key column {name!r} is missing{there}{did_you_mean(name, given.values())}"
+        for name in config.key
+        if name.lower() not in given
+    ]
+    lacks = [name for name in config.schema.names if name.lower() not in given]
+    remedy = "" if deletes else f"; upsert with {argument('merge_schema', True)} to add it"
+    names = {name.lower(): name for name in config.schema.names}
+    sources: dict[str, pa.Field] = {}
+    for column in schema:
+        if column.name == kind_name:
+            continue
+        target = names.get(column.name.lower())
+        if target is None:
+            known = ""
+            if len(problems) < _HINTS:
+                known = f"; the table has {', '.join(config.schema.names)}{did_you_mean(column.name, lacks)}"
+            problems.append(f"unknown column {column.name!r}{known}{remedy}")
+        elif target in sources:
+            problems.append(
+                f"columns {sources[target].name!r} and {column.name!r} are both {target!r}: drop or rename one of them"
+            )
+        else:
+            sources[target] = column
+            wanted = config.schema.field(target).type
+            if not castable(column.type, wanted):
+                problems.append(_misfit(column, config.schema.field(target), remedy))
+    ordering = config.ordering if merger.traits(shape).uses_ordering else ()
+    missing = [name for name in ordering if name not in sources]
+    required = [f.name for f in config.schema if not f.nullable and f.name not in sources and f.name not in config.key]
+    lacking = f"upserts need the ordering column(s) {', '.join(missing)}{there}" if missing else None
+    unfilled = f"upserts need the NOT NULL column(s) {', '.join(required)}{there}" if required else None
+    may_delete = any(name in sources for name in merger.delete_marks(shape))
+    if missing and len(missing) < len(ordering):
+        problems.append(
+            f"ordering column(s) {', '.join(missing)} are missing; a frame carries all ordering columns, or none if it "
+            "only deletes"
+        )
+    elif kind_column is None and not deletes and not states and (lacking is not None or not may_delete):
+        problems += [text for text in (lacking, unfilled) if text is not None]
+    if problems:
+        raise FrameError("the frame does not fit the table: " + "; ".join(problems), problems=tuple(problems))
+    carried = [field for field in config.schema if field.name in sources]
+    return FramePlan(
+        sources=tuple(sources[field.name].name for field in carried),
+        types=tuple(sources[field.name].type for field in carried),
+        schema=pa.schema(carried),
+        kind_column=kind_name,
+        default_kind=RowKind.DELETE if deletes else RowKind.UPDATE_AFTER,
+        shape=shape,
+        full=len(carried) == len(config.schema) and not differs,
+        lacking=lacking,
+        missing=unfilled,
+        states=states,
+        differs=differs,
+    )
+
+
 def _checked_txn(txn: Any) -> tuple[str, int] | None:
     """The ``txn`` as plain Python values. Raises :class:`FrameError`."""
     if txn is None:
@@ -249,3 +337,40 @@ def _check_info(info: Mapping[str, object]) -> None:
     if not fits:
         raise InputError(f"{argument('info')} must be a mapping of names to JSON values, not {info!r}")
     check_info(info)
+
+
+def _find_kind_column(schema: pa.Schema, kind_column: str | None, problems: list[str]) -> str | None:
+    if kind_column is None:
+        return None
+    found = [field for field in schema if field.name.lower() == kind_column.lower()]
+    if len(found) != 1:
+        problems.append(f"kind column {kind_column!r} is {'twice' if found else 'not'} in the frame{_there(schema)}")
+        return None
+    kind = found[0].type
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (pa.types.is_string(value) or pa.types.is_large_string(value) or pa.types.is_string_view(value)):
+        problems.append(
+            f"kind column {kind_column!r} is {type_name(kind)}; it must hold the strings {', '.join(SYMBOLS)}"
+        )
+    return found[0].name
+
+
+def _there(schema: pa.Schema) -> str:
+    return f"; the frame has {', '.join(name for name in schema.names if name != KIND_COLUMN) or 'no columns'}"
+
+
+def _misfit(field: pa.Field, wanted: pa.Field, remedy: str) -> str:
+    text = f"column {field.name!r} is {type_name(field.type)}, the table's is {type_name(wanted.type)}"
+    before = pa.schema([wanted])
+    grown = with_schema(before, pa.schema([field]))
+    if remedy and castable(field.type, grown.field(0).type):
+        return f"{text}, without {', '.join(map(repr, new_columns(before, grown)))}{remedy}"
+    if pa.types.is_floating(field.type) and pa.types.is_integer(wanted.type):
+        gaps = "pandas makes floats of integers with gaps, unless their type is 'Int64'"
+        return f"{text}; cast it to integers first ({gaps})"
+    if pa.types.is_timestamp(field.type) and field.type.tz is None and pa.types.is_timestamp(wanted.type):
+        return (
+            f"{text}; say of which zone its times are: .dt.tz_localize('UTC') in pandas, "
+            ".dt.replace_time_zone('UTC') in polars, pyarrow.compute.assume_timezone in Arrow"
+        )
+    return f"{text}; cast it first"

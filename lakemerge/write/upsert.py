@@ -24,7 +24,7 @@ from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import LogCommit, write_block_index
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.names import LOG_FOLDER
-from lakemerge.frames import as_reader, collected
+from lakemerge.frames import given_frame
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView, build_file_slices
 from lakemerge.results.writes import UpsertResult
@@ -38,7 +38,6 @@ __all__ = [
     "LoadFileSlices",
     "discarding",
     "finish",
-    "frame_bytes",
     "load_in_process",
     "pack_dry",
     "upsert_arrow",
@@ -55,14 +54,13 @@ def upsert_arrow(
     request: WriteRequest,
 ) -> UpsertResult:
     """Upsert a frame that can be read as Arrow; see :meth:`lakemerge.LakeTable.upsert`."""
-    frame = collected(frame)
-    reader, size = as_reader(frame), frame_bytes(frame)
-    write = Write.start(handle, begin, reader.schema, request, estimated_bytes=size)
+    given = given_frame(frame)
+    write = Write.start(handle, begin, given.reader.schema, request, estimated_bytes=given.size_bytes)
     if isinstance(write, UpsertResult):
         return write
-    held, whole, batches = None, None, iter(reader)
+    held, whole, batches = None, None, iter(given.reader)
     if write.may_load:
-        whole, batches = read_ahead(frame, reader, write.pack)
+        whole, batches = read_ahead(given.reader, write.pack, is_held=given.is_arrow)
     if whole is not None:
         write = write.sized(sum(part.nbytes for part in whole))
         held = None if write.frame.differs else hold(whole, write.pack)
@@ -205,14 +203,3 @@ def _log_commit(write: Write, blocks: Sequence[LogBlock]) -> LogCommit | None:
         blocks=tuple(blocks),
         index=index,
     )
-
-
-def frame_bytes(frame: object) -> int | None:
-    """The Arrow bytes of a frame that is in memory."""
-    if isinstance(frame, pa.Table | pa.RecordBatch):
-        return frame.nbytes
-    if hasattr(frame, "estimated_size"):  # polars
-        return int(frame.estimated_size())
-    if hasattr(frame, "memory_usage"):  # pandas
-        return int(frame.memory_usage(deep=False).sum())
-    return None
