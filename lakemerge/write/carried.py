@@ -26,7 +26,6 @@ __all__ = [
     "bits_of",
     "sets_in",
     "turns_of",
-    "without_bits",
 ]
 
 CARRIED: Final = pa.field("_lm_carried", pa.binary(), metadata={"lakemerge.carried": "bits"})
@@ -46,15 +45,6 @@ class Sets(NamedTuple):
     """The number of each record's set."""
     columns: Sequence[frozenset[str]]
     """By number, in the order in which records have them first."""
-
-
-def without_bits(schema: pa.Schema) -> tuple[pa.Schema, bool]:
-    """The other columns of a frame, and whether it has the column of bits. A column that only has its name is a column
-    like others."""
-    place = schema.get_field_index(CARRIED.name)
-    if place < 0 or not schema.field(place).equals(CARRIED, check_metadata=True):
-        return schema, False
-    return pa.schema([field for field in schema if field.name != CARRIED.name], schema.metadata), True
 
 
 def bits_of(names: Sequence[str], carried: Collection[str]) -> bytes:

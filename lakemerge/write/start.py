@@ -29,7 +29,7 @@ from lakemerge.layout.view import TableView
 from lakemerge.results.writes import UpsertResult
 from lakemerge.schema.evolution import new_columns, with_columns_of_frame, with_schema
 from lakemerge.schema.schema import castable
-from lakemerge.write.carried import without_bits
+from lakemerge.write.carried import CARRIED
 from lakemerge.write.discard import discard
 from lakemerge.write.frame import SYMBOLS, FramePlan
 from lakemerge.write.pack import PackSpec
@@ -103,7 +103,7 @@ class Write:
         committed before."""
         started = time.monotonic()
         kind_column, deletes = request.kind_column, request.deletes
-        schema, differs = without_bits(frame_schema)
+        schema, differs = _without_bits(frame_schema)
         states = request.states
         if request.merge_schema:
             begin = with_columns_of(handle, begin, schema, KIND_COLUMN if states else kind_column)
@@ -337,6 +337,15 @@ def _check_info(info: Mapping[str, object]) -> None:
     if not fits:
         raise InputError(f"{argument('info')} must be a mapping of names to JSON values, not {info!r}")
     check_info(info)
+
+
+def _without_bits(schema: pa.Schema) -> tuple[pa.Schema, bool]:
+    """A frame's columns without that of bits (:mod:`lakemerge.write.carried`), and whether it has that one. A column
+    that only has its name is a column like others."""
+    place = schema.get_field_index(CARRIED.name)
+    if place < 0 or not schema.field(place).equals(CARRIED, check_metadata=True):
+        return schema, False
+    return pa.schema([field for field in schema if field.name != CARRIED.name], schema.metadata), True
 
 
 def _find_kind_column(schema: pa.Schema, kind_column: str | None, problems: list[str]) -> str | None:
