@@ -85,7 +85,7 @@ class Write:
     pack: PackSpec
     provenance: Provenance
     started: float
-    estimated_bytes: int | None
+    estimated_bytes: int | None = None
     """About how many bytes the frame has as Arrow data, if that is known."""
     reserved: int | None = None
     """The first ordinal that was reserved for the write's base files; ``None``: none was."""

@@ -28,6 +28,7 @@ from pyspark.sql.types import ArrayType, IntegerType, LongType, StructField, Str
 
 from lakemerge import FrameError, LakeTable, Settings
 from lakemerge.format.names import SLICE_TAG
+from lakemerge.schema.schema import from_delta_json
 from lakemerge.spark import load, writer
 from lakemerge.spark.sessions import session_settings
 from lakemerge.spark.writer import upsert_dataframe
@@ -553,15 +554,13 @@ def test_the_schema_of_a_frame_is_taken_to_arrow_once(
     """By a bulk load, an append and an overwrite, whatever else they need of it."""
     table = create(spark, tmp_path / "t")
     taken: list[str] = []
-    real = writer.from_delta_json
 
     def counted(text: str, *, of_frame: bool = False) -> pa.Schema:
         taken.append(text)
-        return real(text, of_frame=of_frame)
+        return from_delta_json(text, of_frame=of_frame)
 
     monkeypatch.setattr("lakemerge.spark.writer.from_delta_json", counted)
     monkeypatch.setattr("lakemerge.schema.schema.from_delta_json", counted)
-    monkeypatch.setattr("lakemerge.format.config.from_delta_json", real)
     one = spark.createDataFrame([(1, 1, "a")], DDL)
     for number, write in enumerate((table.upsert, table.upsert, table.overwrite), 1):
         write(one)
