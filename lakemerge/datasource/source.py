@@ -48,11 +48,10 @@ from lakemerge.read.scan import asked_columns, in_mode, scan_part
 from lakemerge.read.splits import Part
 from lakemerge.results.writes import UpsertResult
 from lakemerge.schema.schema import to_ddl
-from lakemerge.spark.sessions import is_running, jvm_session, session_id
+from lakemerge.spark.sessions import is_running, jvm_session, session_id, use_own_python
 from lakemerge.spark.transport.jobs import even_tasks, in_limit
 from lakemerge.spark.transport.portable import portable
 from lakemerge.spark.transport.sending import pickled
-from lakemerge.spark.workers import use_own_python
 from lakemerge.spark.writer import frame_schema, pack_rows
 from lakemerge.spark_errors import carrying
 from lakemerge.table.open_table import OpenTable

@@ -31,9 +31,9 @@ from lakemerge.flows.truncation import apply_truncate, last_place, truncated_bel
 from lakemerge.results.writes import UpsertResult
 from lakemerge.schema.schema import to_ddl, type_ddl
 from lakemerge.spark.names import quoted, selected
+from lakemerge.spark.sessions import prepare_workers
 from lakemerge.spark.transport.jobs import limited
 from lakemerge.spark.transport.transit import SentColumns, send
-from lakemerge.spark.workers import prepare_workers
 from lakemerge.spark.writer import frame_schema
 from lakemerge.spark_errors import carrying, unwrap_errors
 from lakemerge.table.table import LakeTable

@@ -16,9 +16,9 @@ from lakemerge.format.feed_offset import Offset
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.schema.schema import to_ddl
+from lakemerge.spark.sessions import prepare_workers
 from lakemerge.spark.transport.jobs import limited, parallelism
 from lakemerge.spark.transport.portable import carried
-from lakemerge.spark.workers import prepare_workers
 from lakemerge.spark_errors import carrying
 
 __all__ = ["changes_dataframe", "in_tasks"]

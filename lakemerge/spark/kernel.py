@@ -26,11 +26,11 @@ from lakemerge.read.scan import scan_part
 from lakemerge.read.splits import Part
 from lakemerge.schema.schema import to_ddl, type_ddl
 from lakemerge.spark.names import quoted
+from lakemerge.spark.sessions import prepare_workers
 from lakemerge.spark.transport.jobs import even_tasks, limited, parallelism
 from lakemerge.spark.transport.local import local_frame
 from lakemerge.spark.transport.portable import portable
 from lakemerge.spark.transport.sending import pickled
-from lakemerge.spark.workers import prepare_workers
 from lakemerge.spark_errors import carrying
 from mergers.portions import bounded_batches, is_large, portion_bytes
 

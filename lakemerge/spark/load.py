@@ -79,12 +79,13 @@ _FIXED_BYTES = 17
 def bulk_load(write: Write, frame: DataFrame) -> UpsertResult | None:
     """Load the first rows of a table; ``None`` if this path does not apply or its proof fails.
 
+    :param write: one that may load (:attr:`lakemerge.write.start.Write.may_load`).
+
     Raises :class:`FrameError` for null keys and nulls in NOT NULL columns.
     """
     config, merger, begin = write.pack.config, write.pack.merger, write.begin
     applies = (
-        begin.is_empty
-        and begin.state.next_ordinal == 0  # Spark computes the ordinals, and gives them the buckets' numbers
+        begin.state.next_ordinal == 0  # Spark computes the ordinals, and gives them the buckets' numbers
         and write.frame.kind_column is None
         and write.provenance.operation == Operation.UPSERT
         and write.frame.full
@@ -153,13 +154,15 @@ def _shaped(frame: DataFrame, write: Write) -> DataFrame:
     that may not fit the table, which only the kernel can decide, are in a bucket of their own."""
     plan = write.frame
     frame, text = sql_names(frame, plan.sources)
+    names = {name: quoted(name) for name in (*plan.schema.names, FILE_COLUMN)}
+    ddl = [type_ddl(field.type) for field in plan.schema]
     columns: dict[str, str] = {}
     conditions: list[str] = []
-    for source, kind, field in zip(plan.sources, plan.types, plan.schema, strict=True):
+    for source, kind, field, wanted in zip(plan.sources, plan.types, plan.schema, ddl, strict=True):
         value = text[source]
         # A value that does not fit is null, and its row is in no bucket.
         cast = "CAST" if kind == field.type else "TRY_CAST"
-        columns[field.name] = f"{cast}({value} AS {type_ddl(field.type)})"
+        columns[field.name] = f"{cast}({value} AS {wanted})"
         conditions += (f"({condition}) IS NOT FALSE" for condition in _fitting(value, kind, field.type))
         conditions += _small(value, kind)
     keys = ", ".join(columns[name] for name in write.pack.config.key)
@@ -168,8 +171,8 @@ def _shaped(frame: DataFrame, write: Write) -> DataFrame:
         bucket = f"IF({' AND '.join(conditions)}, {bucket}, {_NO_BUCKET})"
     # The bucket is computed before the shuffle and sent along. That costs less than another pass after the sort.
     columns[FILE_COLUMN] = f"CAST({bucket} AS INT)"
-    rows = frame.selectExpr(*(f"{expression} AS {quoted(name)}" for name, expression in columns.items()))
-    by_key = [functions.col(quoted(name)) for name in write.pack.config.key]
+    rows = frame.selectExpr(*(f"{expression} AS {names[name]}" for name, expression in columns.items()))
+    by_key = [functions.col(names[name]) for name in write.pack.config.key]
     return rows.repartitionById(write.pack.buckets, functions.col(FILE_COLUMN)).sortWithinPartitions(*by_key)
 
 

@@ -24,10 +24,9 @@ from lakemerge.read.merge import MergeSpec
 from lakemerge.read.premerge import Premerged, can_scan_logs, premerge
 from lakemerge.schema.schema import to_ddl
 from lakemerge.spark.scans import scan_records, scan_without, selected_kept
-from lakemerge.spark.sessions import session_id
+from lakemerge.spark.sessions import prepare_workers, session_id
 from lakemerge.spark.transport.jobs import bins, limited, map_evenly
 from lakemerge.spark.transport.sending import pickled
-from lakemerge.spark.workers import prepare_workers
 from mergers.contract import Bools, Ints
 
 __all__ = ["is_kept", "scan_premerging"]

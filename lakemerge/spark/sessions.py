@@ -1,22 +1,50 @@
-"""Spark sessions: how to tell them apart, whether one is still running, and how to change settings of one while our job
-runs, if Spark has no option of a single job for them."""
+"""Spark sessions: how to tell them apart, whether one is still running, and which Python their workers run. Also how to
+change settings of one while our job runs, if Spark has no option of a single job for them."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import json
+import os
+import re
+import sys
+import sysconfig
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, functions
 
-from lakemerge.errors import InputError
+from lakemerge.errors import DependencyMissingError, InputError
 from mergers.wording import argument
 
-__all__ = ["active_session", "is_running", "jvm_session", "running_session", "session_id", "session_settings"]
+__all__ = [
+    "OLDEST_PYARROW",
+    "active_session",
+    "is_running",
+    "jvm_session",
+    "prepare_workers",
+    "running_session",
+    "session_id",
+    "session_settings",
+    "unlike_here",
+    "use_own_python",
+]
+
+_LOCAL = re.compile(r"local(\[.*\])?")
+_UNSAID = "python3"
+OLDEST_PYARROW = 25
+"""The oldest major version, as in pyproject.toml."""
+_NOT_THAT_PYTHON = re.compile(r"Cannot run program.*|\[PYTHON_VERSION_MISMATCH\].*")
+_checked: set[tuple[str, str]] = set()
+"""Pairs of an application and its Python that passed the check."""
+_chosen: set[str] = set()
+"""Applications whose Python was chosen here."""
 
 
 def jvm_session(spark: SparkSession) -> Any:
@@ -133,3 +161,108 @@ def _give_back(spark: SparkSession, key: tuple[str, str]) -> None:
         spark.conf.unset(key[1])
     else:
         spark.conf.set(key[1], held.before)
+
+
+# The Python that runs our functions in Spark's tasks. If nobody says which Python to use, PySpark runs ``python3``. If
+# the driver's virtual environment is not activated, this is another Python than the driver's. In local mode workers get
+# the driver's Python. Elsewhere a job of one task checks that the workers' Python has this package, so that users get a
+# clear error and no traceback from within Spark.
+
+
+def prepare_workers(spark: SparkSession) -> None:
+    """Call this before a job that runs our Python. The first call may run a job of its own.
+
+    :raises DependencyMissingError: the workers' Python lacks this package, or has another version of it.
+    """
+    context = None if jvm_session(spark) is None else spark.sparkContext
+    if context is not None:
+        use_own_python(spark)
+    key = (session_id(spark), "") if context is None else (str(context.applicationId), context.pythonExec)
+    if key in _checked:
+        return
+    problem = None if context is not None and _is_own_python(context) else _problem_of_workers(spark)
+    if problem is not None:
+        whose = "the Connect server" if context is None else "this program"
+        raise DependencyMissingError(
+            f"Spark's Python workers cannot run LakeMerge: {problem}. Install it for the Python that they run, as it "
+            f"is here, or set PYSPARK_PYTHON for {whose}, before Spark starts, to a Python of theirs that has it"
+        )
+    _checked.add(key)
+
+
+def use_own_python(spark: SparkSession) -> bool:
+    """Let local workers run the driver's Python, unless somebody chose another. This holds for all functions of the
+    session. Returns whether the Python of this application was chosen here."""
+    if jvm_session(spark) is None:
+        return False
+    context: Any = spark.sparkContext
+    is_said = "PYSPARK_PYTHON" in os.environ or context.pythonExec != _UNSAID
+    if not is_said and _LOCAL.fullmatch(context.master) and not context._conf.contains("spark.pyspark.python"):
+        context.pythonExec = sys.executable
+        _chosen.add(str(context.applicationId))
+    return str(context.applicationId) in _chosen
+
+
+def _is_own_python(context: Any) -> bool:
+    """Whether workers surely find this package: they run the driver's Python, and it finds the package by itself."""
+    if not _LOCAL.fullmatch(context.master) or context.pythonExec != sys.executable:
+        return False
+    own = Path(__file__).resolve().parents[2]
+    given = [Path(path).resolve() for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    return own in (*given, *(Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")))
+
+
+def _problem_of_workers(spark: SparkSession) -> str | None:
+    """Why a worker cannot run this package; ``None`` where it can."""
+
+    # Nested, so that it goes to the worker by value: it must not need what it looks for, nor pyarrow.
+    def look(_: object) -> str:
+        import json
+        import sys
+        from importlib.metadata import PackageNotFoundError, version
+
+        told = {"python": f"{sys.executable}, Python {sys.version.split()[0]}"}
+        try:
+            import lakemerge.write.pack  # noqa: F401 - and with it what the package depends on
+
+            told["pyarrow"] = version("pyarrow")
+            told["lakemerge"] = version("lakemerge")
+        except PackageNotFoundError:
+            pass  # the package is there as a folder, which has no version
+        except Exception as error:  # noqa: BLE001 - whatever it is, the driver is told
+            told["failed"] = str(error)
+        return json.dumps(told)
+
+    look_there = functions.udf(look, "string", useArrow=False)
+    try:
+        answer = spark.range(0, 1, 1, 1).select(look_there("id")).collect()[0][0]
+    except (PySparkException, importlib.import_module("py4j.protocol").Py4JError) as error:
+        reason = _NOT_THAT_PYTHON.search(str(error))
+        if reason is None:
+            raise
+        return reason[0]
+    return unlike_here(json.loads(answer))
+
+
+def unlike_here(told: Mapping[str, str]) -> str | None:
+    """Why packages of the workers do not do; ``None`` where they do.
+
+    :param told: versions of ``lakemerge`` and ``pyarrow`` there, as far as they are known, which ``python`` they are
+        of, and why an import ``failed``, if one did.
+    """
+    where = f"(in {told['python']})"
+    if "failed" in told:
+        return f"{told['failed']} {where}"
+    own = _version("lakemerge")
+    if own is not None and told.get("lakemerge", own) != own:
+        return f"they have lakemerge {told['lakemerge']}, and this program has {own} {where}"
+    if "pyarrow" in told and int(told["pyarrow"].split(".")[0]) < OLDEST_PYARROW:
+        return f"they have pyarrow {told['pyarrow']}, and {OLDEST_PYARROW} is the oldest that does {where}"
+    return None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

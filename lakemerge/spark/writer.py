@@ -28,11 +28,10 @@ from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.results.writes import UpsertResult
 from lakemerge.schema.schema import from_delta_json, type_ddl
 from lakemerge.spark.load import bulk_load
-from lakemerge.spark.sessions import is_running, session_settings
+from lakemerge.spark.sessions import is_running, prepare_workers, session_settings
 from lakemerge.spark.transport.jobs import RESULT_DDL, collect_results, map_in_tasks, result_batch
 from lakemerge.spark.transport.portable import portable
 from lakemerge.spark.transport.transit import batches_by_rows, send
-from lakemerge.spark.workers import prepare_workers
 from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.first_load import load_file_slice
 from lakemerge.write.overwrite import (
@@ -81,7 +80,7 @@ def upsert_dataframe(
     write = Write.start(handle, begin, schema, request, estimated_bytes=estimated_bytes)
     if isinstance(write, UpsertResult):
         return write
-    loaded = bulk_load(write, frame)
+    loaded = bulk_load(write, frame) if write.may_load else None
     if loaded is not None:
         return loaded
     packed = _packed(write, frame)
@@ -155,8 +154,8 @@ def _packed(write: Write, frame: DataFrame) -> list[Packed]:
     """What tasks of Spark packed of a frame, in the order of its partitions."""
     prepare_workers(frame.sparkSession)
     kind = [] if write.frame.kind_column is None else [write.frame.kind_column]
-    wanted, sent = send(frame, [*write.frame.sources, *kind])
     spec = portable(write.pack)
+    wanted, sent = send(frame, [*write.frame.sources, *kind])
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pack_partition(map(sent.received, batches), spec)

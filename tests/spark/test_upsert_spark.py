@@ -562,7 +562,8 @@ def test_the_schema_of_a_frame_is_taken_to_arrow_once(
     monkeypatch.setattr("lakemerge.spark.writer.from_delta_json", counted)
     monkeypatch.setattr("lakemerge.schema.schema.from_delta_json", counted)
     one = spark.createDataFrame([(1, 1, "a")], DDL)
-    for number, write in enumerate((table.upsert, table.upsert, table.overwrite), 1):
+    writes: tuple[Callable[..., object], ...] = (table.upsert, table.upsert, table.overwrite)
+    for number, write in enumerate(writes, 1):
         write(one)
         assert len(taken) == number
     assert table.to_arrow().to_pylist() == [{"id": 1, "at": 1, "v": "a"}]

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the check is part of the Spark side")
 
-from lakemerge.spark.workers import OLDEST_PYARROW, unlike_here
+from lakemerge.spark.sessions import OLDEST_PYARROW, unlike_here
 
 OWN = version("lakemerge")
 

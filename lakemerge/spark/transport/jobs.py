@@ -17,9 +17,8 @@ from lakemerge.errors import LakeMergeError
 from lakemerge.layout.view import FileSlice
 from lakemerge.options import Settings
 from lakemerge.read.splits import Part, split_file_slices
-from lakemerge.spark.sessions import jvm_session
+from lakemerge.spark.sessions import jvm_session, prepare_workers
 from lakemerge.spark.transport.portable import carried, portable
-from lakemerge.spark.workers import prepare_workers
 
 __all__ = [
     "bins",
@@ -68,7 +67,7 @@ def map_in_tasks(
     """Call ``function`` for every item, in even tasks of about ``target_bytes``. Results are in the order of the items.
 
     A :class:`LakeMergeError` that a task raises is raised here unchanged. For errors of the workers' Python see
-    :func:`lakemerge.spark.workers.prepare_workers`.
+    :func:`lakemerge.spark.sessions.prepare_workers`.
     """
     prepare_workers(spark)
     tasks = bins(sizes, target_bytes=target_bytes, at_least=parallelism(spark))
