@@ -95,8 +95,8 @@ def copied(original: Path, work: Path) -> Path:
 def counted(path: Path, settings: Settings | None = None) -> tuple[LakeTable, CountingStore]:
     """A table with nothing in memory, and the store that counts what it asked for: the snapshot so far."""
     opened = LakeTable.open(path, settings=settings)
-    store = CountingStore(opened.handle.store)
-    handle = replace(opened.handle, store=store, log=type(opened.handle.log)(store))
+    store = CountingStore(opened.opened.handle.store)
+    handle = replace(opened.opened.handle, store=store, log=type(opened.opened.handle.log)(store))
     return LakeTable(handle, handle.log.snapshot(), pinned=False, spark=None), store
 
 

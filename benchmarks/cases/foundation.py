@@ -146,7 +146,7 @@ def _load(bench: Bench) -> None:
         Contender("load", lambda: created["load"].upsert(source), lambda: created.update(load=bench.create(path))),
     ]
     times = interleave(contenders, rounds=bench.rounds)
-    detail = {"rows": bench.inputs.initial_rows, "buckets": created["load"].view.config.buckets}
+    detail = {"rows": bench.inputs.initial_rows, "buckets": created["load"].opened.view.config.buckets}
     what = f"first upsert of {bench.inputs.initial_rows:,} rows / plain write"
     bench.report.timed("load", what, times["load"], times["plain"], target=1.6, detail=detail)
     bench.report.value("load", f"{what}: bytes", "bytes", size_of(path), size_of(plain), target=1.1)
@@ -196,7 +196,7 @@ def _sizes(bench: Bench) -> None:
         contenders = [Contender(size, partial(table.upsert, frame)) for size, table in tables.items()]
         times = interleave(contenders, rounds=bench.rounds)
         what = f"upsert of {inputs.frame_rows(name):,} into {rows[bigger[0]]:,} rows / {rows['third']:,} rows"
-        detail = {"buckets": {size: table.view.config.buckets for size, table in tables.items()}}
+        detail = {"buckets": {size: table.opened.view.config.buckets for size, table in tables.items()}}
         bench.report.timed("upsert", what, times[bigger[0]], times["third"], target=1.2, detail=detail)
     for name, table in tables.items():
         bench.check(f"upsert into {rows[name]:,} rows", table.to_df(), bases[name], tuple(_UPSERT_TARGETS))
@@ -372,7 +372,7 @@ def _compact(bench: Bench) -> None:
     what = f"compaction of {len(DIRTY_FRAMES)} commits / plain read and write"
     bench.report.timed("compact", what, times["compact"], times["plain"], target=1.3)
     bench.report.timed("compact", "minor compaction / full compaction", times["minor"], times["compact"], target=0.3)
-    view = copies["compact"].view
+    view = copies["compact"].opened.view
     size = sum(add.size_bytes for add in view.snapshot.files.values())
     bench.report.value("compact", f"{what}: bytes", "bytes", size, size_of(target))
     clean = all(file_slice.is_clean for file_slice in view.file_slices)

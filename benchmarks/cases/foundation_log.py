@@ -40,14 +40,14 @@ def metadata(inputs: Inputs, scratch: Path, report: Report, *, rounds: int, file
             [
                 Contender("bytes", partial(_read_log, path)),
                 Contender("open", partial(LakeTable.open, path)),
-                Contender("plan", lambda: len(LakeTable.open(path).view.file_slices)),
+                Contender("plan", lambda: len(LakeTable.open(path).opened.view.file_slices)),
             ],
             rounds=rounds,
         )
         report.timed("metadata", f"open: {what}", times["open"], target=1.0)
         report.timed("metadata", f"open: {what} / its bytes", times["open"], times["bytes"])
         report.timed("metadata", f"open and plan all buckets: {what}", times["plan"])
-        view = LakeTable.open(path).view
+        view = LakeTable.open(path).opened.view
         found = (view.version, len(view.file_slices), sum(len(file_slice.blocks) for file_slice in view.file_slices))
         expected = (version, files, live)
         problem = f"version, file slices, live blocks are {found}, expected {expected}"
@@ -62,7 +62,12 @@ def long_log(path: Path, footer: pq.FileMetaData, *, files: int, commits: int) -
     Gives after each step the version, and how often a log block is live in a file slice.
     """
     table = _table(path, properties={**OFF, "delta.checkpointInterval": "1000000"})
-    handle, snapshot, config, state = table.handle, table.view.snapshot, table.view.config, table.view.state
+    handle, snapshot, config, state = (
+        table.opened.handle,
+        table.opened.view.snapshot,
+        table.opened.view.config,
+        table.opened.view.state,
+    )
     stats = file_statistics(footer, table.schema) or ""
     for number in range(commits):
         adds = [
@@ -140,8 +145,8 @@ def count_requests(inputs: Inputs, base: Path, path: Path, report: Report) -> di
 
     step("first load", lambda: table.upsert(loaded))
     step("append of one task", lambda: table.upsert(frame))
-    fresh = LakeTable(table.handle, table.handle.log.snapshot(), pinned=False, spark=None)
-    step("open", table.handle.log.snapshot)
+    fresh = LakeTable(table.opened.handle, table.opened.handle.log.snapshot(), pinned=False, spark=None)
+    step("open", table.opened.handle.log.snapshot)
     found = {"dirty": step("read of all rows, dirty", fresh.to_arrow)}
     step("key look-up, dirty", lambda: fresh.to_arrow(filter=key))
     step("compaction", fresh.compact)

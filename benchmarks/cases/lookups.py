@@ -57,7 +57,7 @@ def lookups(
     newest = _write(path, rows=rows, commits=commits, commit_rows=commit_rows, keys=keys)
     sought = list(newest)
     with duckdb.connect() as db:  # finds keys by row-group statistics, too, and merges nothing
-        files = [str(path / name) for name in LakeTable.open(path).view.snapshot.files]
+        files = [str(path / name) for name in LakeTable.open(path).opened.view.snapshot.files]
         query = "SELECT * FROM read_parquet(?) WHERE k = ?"
         times, _ = milliseconds(lambda key: db.execute(query, [files, key]).fetchall(), sought[:_OF_DUCKDB])
     report.value("DuckDB", "base files alone, no logs", "ms", statistics.median(times), samples=times)

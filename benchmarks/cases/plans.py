@@ -21,7 +21,7 @@ from lakemerge.format.keys import BucketId
 from lakemerge.format.log_block import LogBlock, LogFile
 from lakemerge.read.filter.prune import prune_file_slices
 from lakemerge.read.splits import split_file_slices
-from lakemerge.results.plans import CompactionPlan
+from lakemerge.results.compactions import CompactionPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -87,7 +87,7 @@ def large_table(
         properties={**OFF, "delta.checkpointInterval": "1000000"},
     )  # fmt: skip
     parts = [BucketId((f"day {number // _BUCKETS}",), number % _BUCKETS) for number in range(slices)]
-    handle, config, state = table.handle, table.view.config, table.view.state
+    handle, config, state = table.opened.handle, table.opened.view.config, table.opened.view.state
     adds = [
         add_file(
             f"base/0/{ordinal}.parquet", ordinal, bucket=part.bucket, buckets=_BUCKETS, rows=file_rows,
@@ -98,7 +98,7 @@ def large_table(
         for place in range(table_files)
         for ordinal in [number * table_files + place]
     ]  # fmt: skip
-    tip = commit(handle, table.view.snapshot, adds)
+    tip = commit(handle, table.opened.view.snapshot, adds)
     for number in range(commits):
         first = 0 if touched is None else number * touched % slices
         chosen = parts if touched is None else [*parts[first:], *parts[:first]][:touched]
@@ -138,7 +138,7 @@ def plan_time(
     run.report.timed("plan", f"{what}: opening", times["open"])
     requests = _requests(path)
     run.report.value("plan", "store requests of open and plan", "requests", sum(requests.values()))
-    file_slices = prune_file_slices(opened.view, None)
+    file_slices = prune_file_slices(opened.opened.view, None)
     found = (len(file_slices), sum(len(file_slice.blocks) for file_slice in file_slices))
     expected = (files, commits * touched)
     run.report.check(what, [] if found == expected else [f"file slices and blocks are {found}, expected {expected}"])
@@ -152,7 +152,7 @@ def plan_time(
 
 def _plan(table: LakeTable) -> int:
     """What a read does before its first task: of a version that nobody looked at yet, file slices and their parts."""
-    view = table.handle.view(table.view.snapshot)
+    view = table.opened.handle.view(table.opened.view.snapshot)
     return len(split_file_slices(prune_file_slices(view, None), Settings().target_task_bytes))
 
 
@@ -178,7 +178,7 @@ def _first_row(run: Run, path: Path, what: str, rounds: int) -> None:
 
 def _link_files(path: Path) -> None:
     """Put a file of one row wherever the log names a base or a log file."""
-    view = LakeTable.open(path).view
+    view = LakeTable.open(path).opened.view
     rows = pa.Table.from_pylist(_ROWS, schema=view.config.schema)
     pq.write_table(rows, path / "one.parquet")
     pq.write_table(pa.concat_tables([rows] * 64), path / "many.parquet", row_group_size=1)

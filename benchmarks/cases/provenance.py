@@ -64,7 +64,7 @@ def _explain(report: Report, path: Path, keys: Sequence[int]) -> None:
     opened, store = counted(path)
     requests = []
     for key in keys:
-        fresh = LakeTable(opened.handle, opened.view.snapshot, pinned=False, spark=None)
+        fresh = LakeTable(opened.opened.handle, opened.opened.view.snapshot, pinned=False, spark=None)
         store.reset()
         fresh.explain({"k": key})
         requests.append(requests_of(store.counts()))
@@ -91,7 +91,7 @@ def _what_if(report: Report, path: Path, rounds: int) -> None:
 def _replay(report: Report, path: Path, again: Path, records: int, rounds: int) -> None:
     table = LakeTable.open(path)
     begin = table.version - _COMMITS
-    logs = [[path / name for name in sorted(log.paths)] for log in table.view.log_commits]
+    logs = [[path / name for name in sorted(log.paths)] for log in table.opened.view.log_commits]
     empty = partial(shutil.rmtree, again, ignore_errors=True)
 
     def by_hand() -> None:

@@ -66,7 +66,7 @@ def compaction(run: Run, *, rows: Annotated[int, "of the table"] = 2_000_000, ro
     times = interleave([Contender(name, partial(compact, name), partial(copy, name)) for name in runs], rounds=rounds)
     for name, (original, _) in runs.items():
         table = LakeTable.open(run.folder / f"{name} at work")
-        run.report.check(name, ["logs are left"] if table.view.log_commits else [])
+        run.report.check(name, ["logs are left"] if table.opened.view.log_commits else [])
         found = table.to_arrow().sort_by("k").combine_chunks()
         same = found.equals(expected[original].cast(found.schema))
         run.report.check(name, [] if same else ["the rows are not those of the changes"])
@@ -215,7 +215,7 @@ def _vacuum_problems(found: VacuumResult, oldest: int, dead: int) -> Sequence[st
 
 def _with_dead_files(folder: Path, commits: int) -> LakeTable:
     table = LakeTable.create(folder, "k BIGINT, v STRING", key=["k"], buckets=1, properties=OFF)
-    tip, config, state = table.view.snapshot, table.view.config, table.view.state
+    tip, config, state = table.opened.view.snapshot, table.opened.view.config, table.opened.view.state
     before: tuple[list[AddFile], LogCommit] | None = None
     half = range(_FILES_PER_COMMIT // 2)
     for number in range(commits):
@@ -230,7 +230,7 @@ def _with_dead_files(folder: Path, commits: int) -> LakeTable:
         actions: list[Action] = [*adds, pending.domain(config=config, state=state, version=tip.version + 1)]
         if before is not None:
             actions += [DomainMetadata(before[1].domain_name, "", True), *(removal(add, 0) for add in before[0])]
-        tip = commit(table.handle, tip, actions)
+        tip = commit(table.opened.handle, tip, actions)
         before = (adds, pending)
     return table
 

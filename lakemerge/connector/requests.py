@@ -165,8 +165,9 @@ def _view(path: str, request: Mapping[str, Any], places: Places, mergers: Sequen
     if microseconds is not None:
         time = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=microseconds)
         return handle.view(find_version(handle.log, version=None, timestamp=time, savepoint=None))
-    number = int(version) if version.isdecimal() else None
-    savepoint = None if number is not None else version
+    named = str(version)
+    number = int(named) if named.isdecimal() else None
+    savepoint = named if number is None else None
     return handle.view(find_version(handle.log, version=number, timestamp=None, savepoint=savepoint))
 
 

@@ -15,7 +15,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from lakemerge.connector.details import detail_rows, detail_schema
 from lakemerge.connector.requests import answer, opened
-from lakemerge.results.unwrap import carrying
+from lakemerge.spark_errors import carrying
 from mergers import Merger
 
 __all__ = ["CatalogSource"]
