@@ -1,4 +1,4 @@
-"""Merges on Spark: the cases of :mod:`tests.unit.merging`, what only Spark has, and that no row passes the driver."""
+"""Merges on Spark: the cases of :mod:`tests.unit.merging`, what only Spark has, and that no row passes a driver."""
 
 from __future__ import annotations
 
