@@ -41,18 +41,20 @@ DEMO_PATH ?= .demo
 PYTHONS ?= python3.11 python3.12 python3.13
 PYSPARKS ?= 4.1.1 4.2.0 4.2.1
 
-# Driver and Python workers of Spark run the same interpreter; nothing of the caller's leaks in.
+# Driver and Python workers of Spark run the same interpreter; nothing of the caller's leaks in. Without kept bytecode every
+# process that tests start would compile this project anew, and pytest would rewrite all tests in each of its own.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
-unexport PYTHONPATH PYTHONHOME SPARK_HOME VIRTUAL_ENV
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE SPARK_HOME VIRTUAL_ENV
 
 PYTEST := $(BIN)/python -m pytest
 # Two workers run the tests that nothing beside them disturbs. The rest follow in one process, unless the first phase
-# was interrupted (its status is then not 0 or 1). With ARGS, which mostly name a test or two, one process runs all.
+# was interrupted (its status is then not 0 or 1). It looks into the files that have such tests alone: to collect all
+# takes a quarter of a minute. With ARGS, which mostly name a test or two, one process runs all.
 define IN_TWO_PHASES
 $(PYTEST) -n 2 -m "not serial $(BUT_LONG)" --durations 15; parallel=$$?; \
 	[ $$parallel -le 1 ] || exit $$parallel; \
-	$(PYTEST) -m "serial $(BUT_LONG)" --durations 15 && exit $$parallel
+	$(PYTEST) $$(grep -rl --include='test_*.py' 'mark\.serial' tests) -m "serial $(BUT_LONG)" --durations 15 && exit $$parallel
 endef
 
 .DELETE_ON_ERROR:
