@@ -16,6 +16,7 @@ from lakemerge import ReadPolicy, Settings
 from tests.spark.application import QUICK_JAVA
 
 ROOT = Path(__file__).resolve().parent.parent
+WORKERS = ROOT / "tests" / "spark" / "workers"
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -71,7 +72,7 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         environment.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
         environment.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         # Workers unpickle functions by their module: they must find the tree as this process does.
-        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        path = os.pathsep.join(filter(None, (str(WORKERS), str(ROOT), os.environ.get("PYTHONPATH"))))
         environment.setenv("PYTHONPATH", path)
         scratch = tmp_path_factory.mktemp("spark")
         builder = (
@@ -82,7 +83,6 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             .config("spark.driver.extraJavaOptions", f"{QUICK_JAVA} -Dderby.system.home={scratch}")
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.python.daemon.module", "tests.spark.daemon")
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
