@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.spark.application import QUICK_JAVA
+
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,6 +107,7 @@ def test_a_round_in_a_connect_session(tmp_path: Path) -> None:
         "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "JDK_JAVA_OPTIONS": QUICK_JAVA,
     }
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "t")],

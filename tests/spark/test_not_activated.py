@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.spark.application import QUICK_JAVA
+
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,6 +57,7 @@ def test_workers_run_the_python_of_the_program(tmp_path: Path) -> None:
         "PATH": f"{other.parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "JDK_JAVA_OPTIONS": QUICK_JAVA,
     }
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "t")],

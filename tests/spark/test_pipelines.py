@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lakemerge import LakeTable
+from tests.spark.application import QUICK_JAVA
 from tests.unit.faults import create
 
 pytestmark = pytest.mark.long
@@ -45,6 +46,7 @@ def run_pipeline(folder: Path) -> None:
         "PYSPARK_PYTHON": sys.executable,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "JDK_JAVA_OPTIONS": QUICK_JAVA,
     }
     command = [str(home / "bin" / "spark-pipelines"), "run", "--spec", "spark-pipeline.yml"]
     ran = subprocess.run(

@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemerge import LakeTable
+from tests.spark.application import QUICK_JAVA
 
 ROOT = Path(__file__).resolve().parents[2]
 DDL = "k BIGINT, n BIGINT"
@@ -186,7 +187,12 @@ def test_two_queries_at_once(spark: SparkSession, tmp_path: Path) -> None:
     put(tmp_path / "in-over", "2", 10)
     plain = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
     found = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    environment = plain | {"PYTHONPATH": found, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = plain | {
+        "PYTHONPATH": found,
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "JDK_JAVA_OPTIONS": QUICK_JAVA,
+    }
     command = [sys.executable, "-c", OTHER, str(tmp_path)]
     ran = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr[-4000:]
