@@ -148,7 +148,6 @@ feed(open_over(Path(path), fault, settings=SPREAD)[0], Path(landing), after=end)
 """
 
 
-@pytest.mark.serial
 def test_a_kill_at_calls_of_every_kind(stage: Path) -> None:
     calls = calls_of(stage, lambda job: job.run())
     kinds: dict[tuple[str, str, bool], int] = {}
