@@ -163,9 +163,19 @@ WEIGHTED: Sequence[tuple[str, int]] = (
 )
 
 
-@pytest.mark.parametrize("seed", some(range(2)))
-@pytest.mark.parametrize("partitioned", [False, True])
-@pytest.mark.parametrize("merger", ["event-time", "partial-update"])
+STORIES: Sequence[tuple[str, bool, int]] = [
+    (merger, partitioned, seed)
+    for seed in range(2)
+    for merger, partitioned in (
+        ("event-time", True),
+        ("partial-update", False),
+        ("event-time", False),
+        ("partial-update", True),
+    )
+]
+
+
+@pytest.mark.parametrize(("merger", "partitioned", "seed"), some(STORIES))
 def test_no_rescale_changes_an_answer(merger: str, partitioned: bool, seed: int, tmp_path: Path) -> None:
     story = Story(tmp_path, seed, merger, partitioned=partitioned)
     if merger == "partial-update":

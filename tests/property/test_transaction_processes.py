@@ -17,16 +17,15 @@ import pytest
 
 from lakemerge import CommitConflictError, LakeTable
 
-COUNTERS, COUNTS = 2, 10
-LONG = 3
+COUNTERS = 2
 
 _SPAWN = multiprocessing.get_context("spawn")
 
 
-def count(path: str, own: int, done: Event, counted: Event, errors: Queue[str]) -> None:
+def count(path: str, own: int, counts: int, done: Event, counted: Event, errors: Queue[str]) -> None:
     """Two counters: one that all share, and one of its own. Each call is known by its number."""
     table = LakeTable.open(path)
-    for number in range(COUNTS):
+    for number in range(counts):
         txn = (f"counter {own}", number)
         table.update_where(f"k IN (1, {10 + own})", {"n": "n + 1"}, txn=txn, retries=1000)
         counted.set()
@@ -74,10 +73,14 @@ def guarded(run: Callable[..., None], *arguments: Any) -> None:
 @pytest.mark.serial
 @pytest.mark.long
 def test_no_count_is_lost(tmp_path: Path) -> None:
-    check_counters(str(tmp_path / "t"))
+    check_counters(str(tmp_path / "t"), counts=10, long=3)
 
 
-def check_counters(path: str) -> None:
+def check_counters(path: str, *, counts: int, long: int) -> None:
+    """
+    :param counts: how often each counter counts.
+    :param long: how many commands there are that take long.
+    """
     table = LakeTable.create(
         path, "k BIGINT, n BIGINT, note STRING", key=["k"], buckets=2, properties={"lakemerge.maintenance": "off"}
     )
@@ -86,12 +89,12 @@ def check_counters(path: str) -> None:
     shared = _SPAWN.Event(), _SPAWN.Event(), _SPAWN.Queue()
     done, _, errors = shared
     others = [_SPAWN.Process(target=guarded, args=(run, path, *shared)) for run in (note, stream, compact)]
-    counting = [_SPAWN.Process(target=guarded, args=(count, path, own, *shared)) for own in range(COUNTERS)]
+    counting = [_SPAWN.Process(target=guarded, args=(count, path, own, counts, *shared)) for own in range(COUNTERS)]
     for process in (*others, *counting):
         process.daemon = True
         process.start()
     # A long command beside all that lands at its first attempt, since nobody writes its keys.
-    for _ in range(LONG):
+    for _ in range(long):
         assert table.update_where("k >= 1000 AND k < 2000", {"n": "n + 1"}, retries=0).rows == 1000
     for process in counting:
         process.join(300)
@@ -101,9 +104,9 @@ def check_counters(path: str) -> None:
     assert errors.empty(), errors.get()
     assert [process.exitcode for process in (*counting, *others)] == [0] * 5
     rows = {row["k"]: row for row in LakeTable.open(path).to_arrow().to_pylist()}
-    assert rows[1]["n"] == COUNTERS * COUNTS
-    assert [rows[10 + own]["n"] for own in range(COUNTERS)] == [COUNTS] * COUNTERS
-    assert {rows[key]["n"] for key in range(1000, 2000)} == {LONG}
+    assert rows[1]["n"] == COUNTERS * counts
+    assert [rows[10 + own]["n"] for own in range(COUNTERS)] == [counts] * COUNTERS
+    assert {rows[key]["n"] for key in range(1000, 2000)} == {long}
     notes = [e for e in LakeTable.open(path).history() if e.operation == "UPSERT"]
     assert len(notes) > 2
     assert rows[1]["note"] != "-"

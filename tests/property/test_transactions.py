@@ -85,8 +85,7 @@ def outcome(source: Path, folder: Path, *deeds: Callable[[LakeTable], object]) -
     return found
 
 
-@pytest.mark.parametrize("other", OTHERS)
-@pytest.mark.parametrize("name", TRANSACTIONS)
+@pytest.mark.parametrize(("name", "other"), some([(name, other) for other in OTHERS for name in TRANSACTIONS]))
 def test_another_writer_at_every_call(name: str, other: str, source: Path, tmp_path: Path) -> None:
     transaction, theirs = TRANSACTIONS[name], OTHERS[other]
     first = outcome(source, tmp_path / "t", theirs, transaction)

@@ -20,4 +20,5 @@ def test_many_processes_on_one_table(endpoint: Endpoint, place: str, monkeypatch
 def test_transactions_count_in_one_row(endpoint: Endpoint, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in endpoint.options.items():
         monkeypatch.setenv(name, str(value))
-    check_counters(f"{place}/table")
+    # A server in Python answers a request in some milliseconds: few counts race as long there as many on a disk.
+    check_counters(f"{place}/table", counts=4, long=1)
