@@ -26,8 +26,8 @@ AUDIT_STAMP := $(AUDIT)/.installed
 OLDEST := $(VENV)/oldest
 OLDEST_STAMP := $(OLDEST)/.installed
 # These need matplotlib, s3fs, or the versions of constraints.txt.
-NOT_OLDEST := --ignore-glob '*/test_benchmark_*' --ignore tests/unit/test_supply_chain.py --ignore tests/unit/test_docs_site.py \
-  $(addprefix --deselect tests/unit/test_store_local.py::test_,open_store_picks_by_url spark_paths_are_literal)
+NOT_OLDEST := --ignore tests/unit/benchmarks --ignore tests/unit/project/test_supply_chain.py --ignore tests/unit/docs/test_site.py \
+  $(addprefix --deselect tests/unit/storage/test_local.py::test_,open_store_picks_by_url spark_paths_are_literal)
 # The documentation site is built by packages that the tests do not need.
 DOCS := $(VENV)/docs
 DOCS_STAMP := $(DOCS)/.installed

@@ -1,7 +1,7 @@
 """Write the generated pages of the documentation: ``python -m scripts.docs.generate FOLDER``.
 
 Pages that other pages link to are kept in the repository, so that the links lead somewhere on GitHub, too. A test holds
-them to what the code says (``tests/unit/test_docs_site.py``). The pages of the API are of use on the site only.
+them to what the code says (``tests/unit/docs/test_site.py``). The pages of the API are of use on the site only.
 """
 
 from __future__ import annotations

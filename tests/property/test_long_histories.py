@@ -16,7 +16,7 @@ from mergers import Groups, RowKind, Status
 from mergers.builtin.history import first_from, last_above, next_below
 from mergers.errors import MergeOverflowError
 from tests.property.merger_configurations import Commit, Configuration, History, check
-from tests.unit.folds import build, fold_frames, shape_of
+from tests.unit.mergers.folds import build, fold_frames, shape_of
 
 _RETRACTING = ("+U", "+U", "+I", "-U")
 _ELEMENTS: Sequence[Any] = (None, [], [1], [1, 2, 1], [3, None], [2, 2, 4], [1, 3], [5, 1, 5, 5])

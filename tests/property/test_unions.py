@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyroaring
 import pytest
 
-from tests.unit.folds import build, fold_frames, shape_of
+from tests.unit.mergers.folds import build, fold_frames, shape_of
 
 FUNCTIONS: dict[str, Any] = {
     "hll": "hll_sketch",

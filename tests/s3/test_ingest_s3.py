@@ -17,7 +17,7 @@ from lakemerge.ingest.source import FileChangedError, FileGoneError, Outcome, So
 from lakemerge.ingest.source_s3 import S3Source
 from lakemerge.storage import S3Store
 from tests.s3.servers import Endpoint, S3Server
-from tests.unit.landing import FEED, numbered, rows
+from tests.unit.ingest.landing import FEED, numbered, rows
 
 
 def store(endpoint: Endpoint, place: str) -> S3Store:

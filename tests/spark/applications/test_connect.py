@@ -1,0 +1,141 @@
+"""A table's life in a Spark Connect session, in a process of its own: a process has one kind of session."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.spark.application import QUICK_JAVA
+
+pytestmark = pytest.mark.long
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = """
+import json, os, sys
+from pyspark.sql import SparkSession, functions
+from pyspark.sql.connect.session import SparkSession as ConnectSession
+from lakemerge import FrameError, InputError, LakeMergeError, LakeTable, ReadPolicy, Settings
+from lakemerge.spark.access import why_through_arrow
+from lakemerge.spark.transport.jobs import map_evenly
+from lakemerge.storage import open_store
+
+path = sys.argv[1]
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+assert isinstance(spark, ConnectSession)
+said = {}
+
+table = LakeTable.create(path, "id BIGINT, at INT, v STRING", key=["id"], ordering=["at"], spark=spark)
+load = table.upsert(spark.sql("SELECT id, 1 AS at, concat('v', id) AS v FROM range(100)"))
+said["load"] = [load.mode, load.version, load.rows]
+append = table.upsert(spark.sql("SELECT id, int(id - 49) AS at, NULL AS v FROM range(45, 55)"))
+said["append"] = [append.mode, append.version, append.rows]
+try:
+    table.upsert(spark.sql("SELECT bigint(null) AS id, 1 AS at, 'v' AS v"))
+except FrameError as error:
+    said["refused"] = str(error)
+table.delete(spark.sql("SELECT 0L AS id"))
+
+def look():
+    rows = sorted(tuple(row) for row in table.to_df(filter="id < 3 OR id BETWEEN 48 AND 51").collect())
+    table.create_temp_view("t")
+    counted = spark.sql("SELECT count(*), count(v) FROM t").collect()[0]
+    loaded = spark.read.format("lakemerge").load(path).where("v IS NULL").count()
+    return [rows, list(counted), loaded, table.to_arrow().num_rows]
+
+said["dirty"] = look()
+table = LakeTable.open(path, spark=spark, settings=Settings(reads=ReadPolicy(premerge_from_bytes=0)))
+said["premerged"] = [table.explain_read().first > 0, table.explain_read().merged]
+said["places"] = look()
+twice = table.to_df(columns=["id", "at"])
+said["joined"] = twice.join(table.to_df(), "id").count()
+said["minor compaction"] = [table.compact(minor=True).file_slices > 0, table.explain_read().merged]
+said["minor"] = look()
+process = map_evenly(spark, lambda _: os.getpid(), [None], sizes=[1], settings=Settings())
+said["by the cluster"] = [process != [os.getpid()]]
+said["compacted"] = [table.compact().file_slices > 0, table.compact().file_slices]
+said["clean"] = look()
+door = spark.createDataFrame([(1, 9, "door")], "id BIGINT, at INT, v STRING")
+door.write.format("lakemerge").mode("append").save(path)
+said["through arrow"] = [table.explain_read().through_arrow, why_through_arrow(spark, open_store("s3://bucket/t"), [])]
+said["door"] = [tuple(row) for row in table.to_df(filter="id = 1").collect()]
+changes = table.changes_df(table.version - 1).select("id", "_change_type")
+said["changes"] = sorted(tuple(row) for row in changes.collect())
+stream = spark.readStream.format("lakemerge").option("readChangeFeed", "true").load(path)
+for refused in (lambda: table.write_stream(stream, checkpoint=path + "-cp"), lambda: table.batch_writer()(door, 0)):
+    try:
+        refused()
+    except InputError as error:
+        said.setdefault("streams", []).append(str(error))
+table.batch_writer("mine")(door, 0)
+version = table.version
+table.batch_writer("mine")(door, 0)
+said["once"] = [table.version == version]
+copied = stream.select("id", "_change_type").writeStream.format("memory").queryName("copied")
+query = copied.option("checkpointLocation", path + "-cp").trigger(availableNow=True).start()
+query.awaitTermination()
+said["streamed"] = spark.table("copied").count()
+pairs = spark.createDataFrame([(1, 7, "m"), (900, 7, None)], "id BIGINT, at INT, v STRING").alias("s")
+merge = table.merge(pairs, "t.id = s.id", target_alias="t").whenMatchedUpdate(set={"v": functions.col("s.v")})
+merge = merge.whenNotMatchedInsert(values={"at": "at", "v": "concat('new', id)"})
+plan = merge.execute(explain=True)
+said["explained"] = [plan.matched, plan.updated, plan.inserted]
+said["merged"] = merge.execute().rows
+table.update_where(functions.col("id") == 900, {"v": functions.upper("v")})
+table.delete_where("id = 50")
+said["transactions"] = [tuple(row) for row in table.to_df(filter="id IN (1, 50, 900)").orderBy("id").collect()]
+try:
+    merge.whenMatchedDelete().whenMatchedDelete("nope > 1").execute()
+except LakeMergeError as error:
+    said["merge refused"] = type(error).__name__
+try:
+    table.merge(pairs, "t.id = s.id", target_alias="t").whenMatchedDelete("nope > 1").execute()
+except LakeMergeError as error:
+    said["condition refused"] = type(error).__name__
+spark.stop()
+print(json.dumps(said))
+"""
+
+
+def test_a_round_in_a_connect_session(tmp_path: Path) -> None:
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("SPARK_")},
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "JDK_JAVA_OPTIONS": QUICK_JAVA,
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "t")],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+    )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    said = json.loads(ran.stdout.splitlines()[-1])
+    assert said["load"] == ["load", 1, 100]
+    assert said["append"] == ["append", 2, 10]
+    assert "key column 'id' is null in 1 row(s)" in said["refused"]
+    # The appended records of ids 45 to 49 are older, those of ids 50 to 54 are not; key 0 is deleted.
+    rows = [[1, 1, "v1"], [2, 1, "v2"], [48, 1, "v48"], [49, 1, "v49"], [50, 1, None], [51, 2, None]]
+    assert said["premerged"] == [True, 0]
+    assert said["joined"] == 99
+    assert said["dirty"] == said["places"] == said["minor"] == said["clean"] == [rows, [99, 94], 5, 99]
+    assert said["minor compaction"] == [True, 0]
+    assert said["by the cluster"] == [True], "the client may be far from the table"
+    assert said["compacted"] == [True, 0]
+    assert said["through arrow"] == [None, "Spark Connect logs a read's options, and those for S3 hold credentials"]
+    assert said["door"] == [[1, 9, "door"]]
+    assert said["changes"] == [[1, "update_postimage"], [1, "update_preimage"]]
+    assert ["app=..." in message for message in said["streams"]] == [True, True]
+    assert said["once"] == [True]
+    assert said["streamed"] == said["dirty"][3]
+    assert (said["explained"], said["merged"]) == ([1, 1, 1], 2)
+    assert said["transactions"] == [[1, 9, "m"], [900, 7, "NEW900"]]
+    assert (said["merge refused"], said["condition refused"]) == ("InputError", "FilterError")

@@ -1,0 +1,102 @@
+"""Python's collector is paused, and on again: in every thread, whatever happens."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lakemerge import LakeTable, Settings
+from lakemerge._internal import collector
+from lakemerge._internal.collector import collector_paused
+from lakemerge.storage import LocalStore
+from tests.unit.read.test_decoded_logs import stored_in
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    was_on = gc.isenabled()
+    gc.enable()
+    yield
+    (gc.enable if was_on else gc.disable)()
+
+
+def test_it_is_off_inside_and_on_again() -> None:
+    with collector_paused():
+        assert not gc.isenabled()
+        with collector_paused():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_it_is_on_again_after_an_error() -> None:
+    with pytest.raises(KeyboardInterrupt), collector_paused():
+        raise KeyboardInterrupt
+    assert gc.isenabled()
+
+
+def test_it_stays_off_where_it_was_off() -> None:
+    gc.disable()
+    with collector_paused():
+        pass
+    assert not gc.isenabled()
+
+
+class _Overtaken:
+    """``gc``, where other threads get all the time they want once one was told whether the collector is on."""
+
+    def __init__(self, other: threading.Thread) -> None:
+        self.other = other
+        self.enable, self.disable = gc.enable, gc.disable
+
+    def isenabled(self) -> bool:
+        answer = gc.isenabled()
+        if threading.current_thread() is not self.other:
+            self.other.join(timeout=1)
+        return answer
+
+
+def test_two_threads_leave_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One leaves its pause just when the other has found the collector off, and is about to turn it off."""
+    inside, leave = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with collector_paused():
+            inside.set()
+            leave.wait(timeout=60)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert inside.wait(timeout=60)
+    leave.set()
+    monkeypatch.setattr(collector, "gc", _Overtaken(thread))
+    with collector_paused():
+        pass
+    thread.join(timeout=60)
+    assert not thread.is_alive()
+    assert gc.isenabled()
+
+
+def test_it_is_on_while_the_store_is_asked(tmp_path: Path) -> None:
+    settings = Settings(inline_blocks=1)
+    properties = {"delta.checkpointInterval": "2"}
+    table = LakeTable.create(
+        tmp_path, "k BIGINT, v STRING", key=["k"], buckets=4, settings=settings, properties=properties
+    )
+    for value in ("base", "one", "two", "three"):
+        table.upsert(pa.table({"k": range(20), "v": [value] * 20}))
+    asked = []
+
+    class Listening(LocalStore):
+        def get(self, path: str) -> bytes:
+            asked.append((path, gc.isenabled()))
+            return super().get(path)
+
+    assert len(stored_in(Listening(tmp_path), settings).to_arrow(filter="v = 'three'")) == 20
+    assert {path.rpartition(".")[2] for path, _ in asked} >= {"json", "parquet"}
+    assert [path for path, on in asked if not on] == []

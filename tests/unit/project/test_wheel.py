@@ -1,0 +1,69 @@
+"""The wheel holds the product, all of it, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGES = ("compaction", "lakemerge", "mergers")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    built = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert built.returncode == 0, built.stdout + built.stderr
+    (path,) = folder.iterdir()
+    with zipfile.ZipFile(path) as archive:
+        yield archive
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: zipfile.ZipFile) -> Message:
+    (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    return Parser().parsestr(wheel.read(name).decode())
+
+
+def test_holds_just_the_product(wheel: zipfile.ZipFile) -> None:
+    found = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    expected = {
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and (path.suffix in (".py", ".jar") or path.name == "py.typed")
+    }
+    assert found == expected | {"pyspark_lakemerge.py", "pyspark_lakemerge_catalog.py"}
+
+
+def test_every_package_is_typed(wheel: zipfile.ZipFile) -> None:
+    assert {f"{package}/py.typed" for package in PACKAGES} <= set(wheel.namelist())
+
+
+def test_carries_the_licence_and_no_scratch_paths(wheel: zipfile.ZipFile, metadata: Message) -> None:
+    (licence,) = (name for name in wheel.namelist() if name.endswith("/licenses/LICENSE"))
+    assert wheel.read(licence) == (ROOT / "LICENSE").read_bytes()
+    assert metadata["License-Expression"] == "Apache-2.0"
+    texts = [wheel.read(name) for name in wheel.namelist()]
+    assert not any(str(ROOT).encode() in text for text in texts)
+
+
+def test_version_and_python_are_those_of_pyproject(metadata: Message) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (metadata["Name"], metadata["Version"]) == ("lakemerge", project["version"])
+    assert metadata["Requires-Python"] == ">=3.11"
+
+
+def test_engines_are_extras(metadata: Message) -> None:
+    needed = {line.split(";")[0] for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line}
+    names = {requirement.split(">")[0].split("<")[0].strip() for requirement in needed}
+    assert names == {"fsspec", "numpy", "orjson", "pyarrow", "sqlglot"}

@@ -1,0 +1,37 @@
+"""What is said of Spark's Python workers that have other packages than the program."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the check is part of the Spark side")
+
+from lakemerge.spark.sessions import OLDEST_PYARROW, unlike_here
+
+OWN = version("lakemerge")
+
+
+@pytest.mark.parametrize(
+    ("told", "problem"),
+    [
+        ({"lakemerge": OWN, "pyarrow": "25.0.0"}, None),
+        ({"pyarrow": "26.1"}, None),
+        (
+            {"lakemerge": "0.0.9", "pyarrow": "25"},
+            f"they have lakemerge 0.0.9, and this program has {OWN} (in p, 3.11)",
+        ),
+        ({"lakemerge": OWN, "pyarrow": "24.9"}, "they have pyarrow 24.9, and 25 is the oldest that does (in p, 3.11)"),
+        ({"failed": "No module named 'numpy'"}, "No module named 'numpy' (in p, 3.11)"),
+    ],
+)
+def test_workers_that_differ(told: dict[str, str], problem: str | None) -> None:
+    assert unlike_here({"python": "p, 3.11", **told}) == problem
+
+
+def test_the_oldest_pyarrow_is_that_of_the_package() -> None:
+    project = tomllib.loads((Path(__file__).resolve().parents[3] / "pyproject.toml").read_text())["project"]
+    assert f"pyarrow>={OLDEST_PYARROW}" in project["dependencies"]
