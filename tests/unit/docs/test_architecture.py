@@ -72,6 +72,14 @@ def test_all_folders_of_tests_are_named() -> None:
     assert folders <= set(paths(section("Folders")))
 
 
+def test_tests_lie_in_folders_that_are_named_as_the_packages() -> None:
+    packages = {path.parent.name for path in (ROOT / "lakemerge").glob("*/__init__.py")} | {"compaction", "mergers"}
+    for top in ("unit", "spark"):
+        (own,) = re.findall(rf"`tests/{top}/` has also ([^;.|]*)", section("Folders"))
+        folders = {path.relative_to(ROOT / "tests" / top).parent for path in (ROOT / "tests" / top).rglob("test_*.py")}
+        assert {str(folder) for folder in folders} <= packages | set(re.findall(r"`(\w+)`", own))
+
+
 def test_each_question_has_one_file_as_its_answer() -> None:
     rows = re.findall(r"^\| (.*\?) \| (.*) \|$", section("Where is it decided?"), flags=re.MULTILINE)
     assert [question for question, _ in rows] == QUESTIONS
