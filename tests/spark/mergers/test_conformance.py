@@ -66,7 +66,9 @@ class SparkHandle:
     def frame(self, frame: pa.Table, *, spread: bool) -> DataFrame:
         """One partition; with ``spread`` up to three, in order: a union keeps the order of its parts."""
         cut = -(-frame.num_rows // 3) if spread else frame.num_rows
-        parts = [frame.slice(start, cut) for start in range(0, frame.num_rows, max(cut, 1))] or [frame]
+        # Spark does not take slices of lists with nulls, so each part has its own buffers.
+        starts = range(0, frame.num_rows, max(cut, 1))
+        parts = [frame.take(pa.array(range(at, min(at + cut, frame.num_rows)))) for at in starts] or [frame]
         return reduce(DataFrame.union, [self.spark.createDataFrame(part).coalesce(1) for part in parts])
 
     def update(self, values: Mapping[str, Any], where: Filter | None) -> int:

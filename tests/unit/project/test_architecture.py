@@ -139,6 +139,7 @@ PUBLIC = {
         "VacuumResult": "what LakeTable.vacuum returns",
         "TransactionPlan": "what LakeTable.update_where and others return for explain",
         "UpsertResult": "what LakeTable.upsert returns",
+        "catalog": "gives tables names in Spark's SQL",
         "register": "gives merger classes to Spark's format('lakemerge')",
         "register_merger": "makes a user's merger known by its id",
         "unwrap_error": "our error in an exception of Spark",

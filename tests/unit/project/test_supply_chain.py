@@ -122,5 +122,6 @@ def test_nothing_is_tracked_that_should_be_ignored() -> None:
     assert tracked("--cached", "--ignored", "--exclude-standard") == []
     texts = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md"}
     configuration = {"Makefile", "constraints.txt", "mkdocs.yml", "pyproject.toml"}
+    sources = {"pyspark_lakemerge.py", "pyspark_lakemerge_catalog.py"}
     at_the_root = {path for path in tracked() if "/" not in path and not path.startswith(".")}
-    assert at_the_root == texts | configuration
+    assert at_the_root == texts | configuration | sources
