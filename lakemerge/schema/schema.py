@@ -429,6 +429,8 @@ def _from_name(name: str, path: str, unknown: list[str]) -> pa.DataType:
     kind = _FROM_DELTA.get(name)
     if kind is not None:
         return kind
+    if name.lower() == "string collate utf8_binary":
+        return pa.string()  # which is what Spark calls a STRING that it has read from JSON
     word, _, rest = name.partition("(")
     numbers = [part.strip() for part in rest.removesuffix(")").split(",")]
     if rest.endswith(")") and all(_NUMBER.fullmatch(part) for part in numbers):
