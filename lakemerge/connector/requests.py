@@ -17,6 +17,7 @@ from lakemerge.connector.definitions import altered, created, shown_properties
 from lakemerge.connector.details import DETAILS, detail_schema
 from lakemerge.connector.jar import jar_version
 from lakemerge.connector.places import Places
+from lakemerge.connector.procedures import PROCEDURES, called, definition, place_of
 from lakemerge.delta import check_table_id
 from lakemerge.errors import (
     InputError,
@@ -226,6 +227,26 @@ def _drop(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Mer
     return {"dropped": drop_table(_handle(request, places, mergers))}
 
 
+def _procedures(request: Mapping[str, Any], _: Places, __: object) -> object:
+    return {"names": sorted(PROCEDURES) if request["namespace"] == ["system"] else []}
+
+
+def _procedure(request: Mapping[str, Any], _: Places, __: object) -> object:
+    if request["namespace"] != ["system"] or request["name"] not in PROCEDURES:
+        shown = ".".join([*request["namespace"], request["name"]])
+        raise InputError(f"there is no procedure {shown}; there are system.{', system.'.join(sorted(PROCEDURES))}")
+    return definition(request["name"])
+
+
+def _call(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> object:
+    arguments = dict(request["arguments"])
+    namespace, name = place_of(arguments.pop("table"))
+    path = places.path(namespace, name) if namespace or places.warehouse is None else name
+    _view(path, {}, places, mergers)
+    table = LakeTable.open(path, storage_options=places.storage or None, mergers=mergers)
+    return {"rows": called(request["name"], table, arguments)}
+
+
 def _rename(request: Mapping[str, Any], places: Places, _: object) -> object:
     raise InputError("a table's name is its folder, and others may be reading its files: copy it to a new name")
 
@@ -245,4 +266,7 @@ _ANSWERS: Final[Mapping[str, Callable[[Mapping[str, Any], Places, Sequence[type[
     "truncate": _truncate,
     "drop": _drop,
     "rename": _rename,
+    "procedures": _procedures,
+    "procedure": _procedure,
+    "call": _call,
 }

@@ -275,6 +275,32 @@ def test_other_threads_and_sessions(lake: Lake) -> None:
     assert session.sql(f"SELECT count(*) FROM {lake.name}.db.t").collect()[0][0] == 3
 
 
+# Procedures
+
+
+def test_procedures(lake: Lake) -> None:
+    table = lake.made()
+    lake("INSERT INTO {}.db.t VALUES (4, 'd', 40, 4)")
+    result = dict(lake("CALL {}.system.compact(table => 'db.t')"))
+    assert result["file_slices"] == "1"
+    assert not table.opened.view.log_commits
+    lake("CALL {}.system.savepoint('db.t', 'four')")
+    assert [savepoint.name for savepoint in table.savepoints()] == ["four"]
+    lake("DELETE FROM {}.db.t WHERE id = 4")
+    assert dict(lake("CALL {}.system.restore(table => 'db.t', savepoint => 'four')"))["restored_version"]
+    assert [row[0] for row in lake.rows] == [1, 2, 3, 4]
+    lake("CALL {}.system.drop_savepoint('db.t', 'four')")
+    assert dict(lake("CALL {}.system.rescale('db.t', 4)"))["buckets"] == "4"
+    assert "oldest_version" in dict(lake("CALL {}.system.vacuum(table => 'db.t', dry_run => true)"))
+    assert "version" in dict(lake("CALL {}.system.maintain('db.t')"))
+    lake.refused("CALL {}.system.explode('db.t')", "LAKEMERGE_INPUT", "there are system.compact, ")
+    lake.refused("CALL {}.system.compact('lake.db.t')", "LAKEMERGE_INPUT", "without the catalog")
+    lake.refused("CALL {}.system.vacuum('db.t', retention_hours => 1)", "LAKEMERGE_INPUT")
+    [[rows]] = lake(f"SELECT count(*) FROM lakemerge.`{lake.folder}/db/t`")
+    assert dict(lake(f"CALL lakemerge.system.compact('{lake.folder}/db/t')"))["version"]
+    assert rows == 4
+
+
 # Writes
 
 

@@ -11,12 +11,14 @@ import java.util.Set;
 import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.NamespaceChange;
+import org.apache.spark.sql.connector.catalog.ProcedureCatalog;
 import org.apache.spark.sql.connector.catalog.StagedTable;
 import org.apache.spark.sql.connector.catalog.StagingTableCatalog;
 import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.TableWritePrivilege;
+import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.MetadataBuilder;
@@ -36,7 +38,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  *
  * Everything is decided by LakeMerge's Python; see {@link Channel}.
  */
-public final class LakeMergeCatalog implements StagingTableCatalog, SupportsNamespaces {
+public final class LakeMergeCatalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog {
   private static final String STORAGE = "storage.";
   private static final String[] DEFAULT_NAMESPACE = {"default"};
 
@@ -213,6 +215,26 @@ public final class LakeMergeCatalog implements StagingTableCatalog, SupportsName
     StructType schema = structOf(columns);
     ObjectNode request = definition(operation, table, schema, partitions, properties);
     return new Staged(fullName(table), schema, () -> channel.ask(request, table));
+  }
+
+  // Procedures
+
+  @Override
+  public UnboundProcedure loadProcedure(Identifier procedure) {
+    JsonNode definition = channel.ask(about("procedure", procedure), procedure);
+    return new TableProcedure(definition, arguments -> {
+      ObjectNode request = about("call", procedure);
+      request.set("arguments", arguments);
+      return channel.ask(request, procedure).path("rows");
+    });
+  }
+
+  /** For {@code SHOW PROCEDURES}. Spark asks for it from 4.1 on. */
+  public Identifier[] listProcedures(String[] namespace) {
+    List<Identifier> found = new ArrayList<>();
+    channel.ask(inWarehouse("procedures", namespace), Identifier.of(namespace, "")).path("names")
+        .forEach(each -> found.add(Identifier.of(namespace, each.asText())));
+    return found.toArray(new Identifier[0]);
   }
 
   // Requests
