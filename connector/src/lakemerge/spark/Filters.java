@@ -71,7 +71,8 @@ final class Filters {
         if (parts[1] instanceof Literal<?> literal && literal.value() == null) {
           return column(parts[0]).map(name -> name + " IS NULL");
         }
-        return column(parts[0]).flatMap(name -> value(parts[1]).map(value -> "(" + name + " IS NOT NULL AND " + name + " = " + value + ")"));
+        return column(parts[0]).flatMap(name -> value(parts[1])
+            .map(value -> "(" + name + " IS NOT NULL AND " + name + " = " + value + ")"));
       default:
         return text(condition);
     }

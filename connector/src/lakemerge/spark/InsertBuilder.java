@@ -17,8 +17,8 @@ import org.apache.spark.sql.connector.write.WriteBuilder;
 /**
  * INSERT INTO, which is an upsert, and INSERT OVERWRITE.
  *
- * <p>A MERGE that only inserts arrives here, too: Spark plans it as an append. So a statement that has read the table is
- * judged by what it read, as a transaction is.
+ * <p>A MERGE that only inserts arrives here, too: Spark plans it as an append. So a statement that has read the table
+ * is judged by what it read, as a transaction is.
  */
 final class InsertBuilder implements WriteBuilder, SupportsOverwriteV2, SupportsDynamicOverwrite {
   private final LakeMergeTable table;

@@ -187,7 +187,7 @@ public final class LakeMergeCatalog implements StagingTableCatalog, SupportsName
 
   @Override
   public void renameTable(Identifier from, Identifier to) {
-    channel.ask(about("rename", from).put("to", to.name()).set("toNamespace", Channel.JSON.valueToTree(to.namespace())), to);
+    channel.ask(about("rename", from).put("to", to.name()), to);
   }
 
   // Replacing tables
@@ -286,11 +286,13 @@ public final class LakeMergeCatalog implements StagingTableCatalog, SupportsName
   private static StructType structOf(Column[] columns) {
     StructType schema = new StructType();
     for (Column column : columns) {
-      if (column.defaultValue() != null || column.generationExpression() != null || column.identityColumnSpec() != null) {
+      boolean isComputed = column.generationExpression() != null || column.identityColumnSpec() != null;
+      if (column.defaultValue() != null || isComputed) {
         throw Errors.refusal(
             "unsupported", "column " + column.name() + ": DEFAULT, GENERATED and IDENTITY are not supported");
       }
-      Metadata metadata = column.metadataInJSON() == null ? Metadata.empty() : Metadata.fromJson(column.metadataInJSON());
+      String given = column.metadataInJSON();
+      Metadata metadata = given == null ? Metadata.empty() : Metadata.fromJson(given);
       if (column.comment() != null) {
         metadata = new MetadataBuilder().withMetadata(metadata).putString("comment", column.comment()).build();
       }

@@ -32,11 +32,15 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * One version of a table. The version is chosen when the table is loaded and never again, so that all parts of a
  * command see the same rows, and a command that writes is judged by what it read.
  */
-final class LakeMergeTable implements SupportsRead, SupportsWrite, SupportsRowLevelOperations, SupportsMetadataColumns, SupportsDeleteV2 {
+final class LakeMergeTable
+    implements SupportsRead, SupportsWrite, SupportsRowLevelOperations, SupportsMetadataColumns, SupportsDeleteV2 {
+  final long version;
+  /** Higher than that of each table that was loaded before. */
+  final long loaded = ReadVersions.nextLoad();
+
   private final String name;
   private final String path;
   private final String id;
-  final long version;
   private final StructType schema;
   private final List<String> partitioning = new ArrayList<>();
   private final Map<String, String> properties;
@@ -44,7 +48,6 @@ final class LakeMergeTable implements SupportsRead, SupportsWrite, SupportsRowLe
   private final Channel channel;
   private final String isolation;
   private final boolean forWriting;
-  final long loaded = ReadVersions.nextLoad();
   private final List<String> key = new ArrayList<>();
   private final List<String> remembered = new ArrayList<>();
 
@@ -85,8 +88,8 @@ final class LakeMergeTable implements SupportsRead, SupportsWrite, SupportsRowLe
   }
 
   /**
-   * The version, by which Spark 4.1 and later tell whether a relation has to be loaded again. A table that is loaded for
-   * writing has none: Spark does not load the target of a command again, so what the command reads must not be either.
+   * The version, by which Spark 4.1 and later tell whether a relation has to be loaded again. A table that is loaded
+   * for writing has none: Spark does not load the target of a command again, so what the command reads must stay, too.
    */
   public String version() {
     return forWriting ? null : Long.toString(version);

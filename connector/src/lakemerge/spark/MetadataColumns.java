@@ -17,11 +17,15 @@ final class MetadataColumns {
   private MetadataColumns() {}
 
   static MetadataColumn[] of(List<String> names, StructType schema) {
-    return names.stream().map(name -> new Column(PREFIX + name, schema.apply(name).dataType())).toArray(MetadataColumn[]::new);
+    return names.stream()
+        .map(name -> new Column(PREFIX + name, schema.apply(name).dataType()))
+        .toArray(MetadataColumn[]::new);
   }
 
   static NamedReference[] references(List<String> names) {
-    return names.stream().map(name -> Expressions.column("`" + (PREFIX + name).replace("`", "``") + "`")).toArray(NamedReference[]::new);
+    return names.stream()
+        .map(name -> Expressions.column("`" + (PREFIX + name).replace("`", "``") + "`"))
+        .toArray(NamedReference[]::new);
   }
 
   private record Column(String name, DataType dataType) implements MetadataColumn {

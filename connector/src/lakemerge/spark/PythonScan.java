@@ -28,7 +28,8 @@ final class PythonScan implements Scan {
 
   @Override
   public String description() {
-    return table.name() + ", version " + table.pins().get("version") + (conditions.isEmpty() ? "" : ", where " + String.join(" AND ", conditions));
+    String where = conditions.isEmpty() ? "" : ", where " + String.join(" AND ", conditions);
+    return table.name() + ", version " + table.version + where;
   }
 
   @Override

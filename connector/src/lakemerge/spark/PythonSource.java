@@ -14,7 +14,10 @@ import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** LakeMerge's Python data sources. Only this class uses classes of Spark that are not its public interface. */
+/**
+ * LakeMerge's Python data sources. Classes of Spark that are not its public interface are used here, in
+ * {@link StateRows} and in {@link RowBridge}, and nowhere else.
+ */
 final class PythonSource {
   private static final String TRANSACTION_APPLICATION = "spark.lakemerge.txnAppId";
   private static final String TRANSACTION_NUMBER = "spark.lakemerge.txnVersion";

@@ -39,7 +39,9 @@ final class RowLevelCommand implements SupportsDelta {
 
   @Override
   public NamedReference[] rowId() {
-    return table.key().stream().map(name -> Expressions.column("`" + name.replace("`", "``") + "`")).toArray(NamedReference[]::new);
+    return table.key().stream()
+        .map(name -> Expressions.column("`" + name.replace("`", "``") + "`"))
+        .toArray(NamedReference[]::new);
   }
 
   @Override

@@ -21,7 +21,7 @@ import org.apache.spark.sql.types.StructType;
 
 /**
  * The records of a transaction: the columns of the table, behind the kind of each record. A record is a set, which is
- * the whole row that a key has from now on, or a clear, which has its key and what its merger remembers of deleted rows.
+ * the whole row that a key has from now on, or a clear, which has its key and what its merger remembers of it.
  */
 final class StateRows {
   static final String KIND = "_lm_kind";

@@ -61,7 +61,10 @@ final class TableProcedure implements UnboundProcedure, BoundProcedure {
     for (JsonNode parameter : definition.path("parameters")) {
       DataType type = DataType.fromDDL(parameter.path("type").asText());
       ProcedureParameter.Builder builder = ProcedureParameter.in(parameter.path("name").asText(), type);
-      found.add((parameter.has("default") ? builder.defaultValue(parameter.path("default").asText()) : builder).build());
+      if (parameter.has("default")) {
+        builder = builder.defaultValue(parameter.path("default").asText());
+      }
+      found.add(builder.build());
     }
     return found.toArray(new ProcedureParameter[0]);
   }
@@ -73,7 +76,8 @@ final class TableProcedure implements UnboundProcedure, BoundProcedure {
     for (int at = 0; at < parameters.length; at++) {
       if (!arguments.isNullAt(at)) {
         Object value = arguments.get(at, parameters[at].dataType());
-        given.set(parameters[at].name(), Channel.JSON.valueToTree(value instanceof UTF8String ? value.toString() : value));
+        Object plain = value instanceof UTF8String ? value.toString() : value;
+        given.set(parameters[at].name(), Channel.JSON.valueToTree(plain));
       }
     }
     List<InternalRow> rows = new ArrayList<>();
