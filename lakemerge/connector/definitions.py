@@ -23,7 +23,8 @@ _NAME: Final = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^`,]+?))\s*(?:,|$)")
 
 
 def created(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of :meth:`lakemerge.LakeTable.create` for a ``CREATE TABLE``."""
+    """The arguments of :meth:`lakemerge.LakeTable.create` for a ``CREATE TABLE``, as JSON has them. The schema is in
+    Delta's JSON."""
     given = dict(request["properties"])
     provider = given.pop("provider", "lakemerge")
     if provider.lower() != "lakemerge":
@@ -39,7 +40,7 @@ def created(request: Mapping[str, Any]) -> dict[str, Any]:
     merger = _merger(given)
     buckets = given.pop("buckets", None)
     return {
-        "schema": from_delta_json(request["schema"], of_frame=True),
+        "schema": request["schema"],
         "key": _listed(given.pop("key")),
         "ordering": _listed(given.pop("ordering", "")),
         "merger": merger.get("merger"),

@@ -31,7 +31,7 @@ from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import find_version
 from lakemerge.layout.view import TableView
-from lakemerge.schema.schema import to_delta_json
+from lakemerge.schema.schema import from_delta_json, to_delta_json
 from lakemerge.table.create import create_table
 from lakemerge.table.drop import drop_table
 from lakemerge.table.open_table import OpenTable
@@ -173,18 +173,39 @@ def _view(path: str, request: Mapping[str, Any], places: Places, mergers: Sequen
 
 
 def _create(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> object:
-    places.properties(request["namespace"]) if places.warehouse else None
+    _check_namespace(request, places)
+    arguments = created(request)
+    schema = from_delta_json(arguments.pop("schema"), of_frame=True)
     replaces = request["do"] != "create"
     handle = _handle(request, places, mergers)
     if request["do"] == "replace" and not handle.log.exists():
         raise _NoSuchTableError("there is no table to replace")
     try:
-        create_table(handle, **created(request), name=request["name"], replace=replaces)
+        create_table(handle, schema, **arguments, name=request["name"], replace=replaces)
     except TableExistsError as error:
         if replaces:
             raise InputError(error.message) from error
         raise
     return {}
+
+
+def _stage(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> object:
+    """What the write of a table that is not there yet has to know of it."""
+    _check_namespace(request, places)
+    what = request["what"]
+    handle = _handle(request, places, mergers)
+    there = handle.log.exists()
+    if what == "create" and there:
+        raise TableExistsError(f"there is already a table at {handle.store.url}")
+    if what == "replace" and not there:
+        raise _NoSuchTableError("there is no table to replace")
+    told = {"name": request["name"], "replace": what != "create", "mustExist": what == "replace"}
+    return {"path": places.path(request["namespace"], request["name"]), "create": created(request) | told}
+
+
+def _check_namespace(request: Mapping[str, Any], places: Places) -> None:
+    if places.warehouse is not None:
+        places.properties(request["namespace"])
 
 
 def _alter(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> object:
@@ -261,6 +282,7 @@ _ANSWERS: Final[Mapping[str, Callable[[Mapping[str, Any], Places, Sequence[type[
     "create": _create,
     "replace": _create,
     "create or replace": _create,
+    "stage": _stage,
     "alter": _alter,
     "delete all": _delete_all,
     "truncate": _truncate,

@@ -39,6 +39,7 @@ from lakemerge.datasource.stream_source import FeedReader, FeedStreamReader, bat
 from lakemerge.delta import check_table_id
 from lakemerge.errors import InputError, LakeMergeError
 from lakemerge.feed.difference import CHANGE_TYPE
+from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView, build_file_slices
 from lakemerge.read.failed_keys import on_failed_keys
 from lakemerge.read.filter.filter import parse_filter
@@ -47,15 +48,17 @@ from lakemerge.read.merge import MergeSpec
 from lakemerge.read.scan import asked_columns, in_mode, scan_part
 from lakemerge.read.splits import Part
 from lakemerge.results.writes import UpsertResult
-from lakemerge.schema.schema import to_ddl
+from lakemerge.schema.schema import from_delta_json, to_ddl
 from lakemerge.spark.sessions import is_running, jvm_session, session_id, use_own_python
 from lakemerge.spark.transport.jobs import even_tasks, in_limit
 from lakemerge.spark.transport.portable import portable
 from lakemerge.spark.transport.sending import pickled
 from lakemerge.spark.writer import frame_schema, pack_rows
 from lakemerge.spark_errors import carrying
+from lakemerge.table.create import define_table
 from lakemerge.table.open_table import OpenTable
-from lakemerge.table.opening import open_table
+from lakemerge.table.opening import open_handle, open_table
+from lakemerge.table.staging import StagedTable
 from lakemerge.transactions.errors import MultipleMatchesError
 from lakemerge.write.discard import discard
 from lakemerge.write.overwrite import (
@@ -139,6 +142,8 @@ class LakeMergeDataSource(DataSource):
 
     @carrying()
     def schema(self) -> str:
+        if "create" in _told(self.options):
+            return "made BOOLEAN"  # there is no table yet, and Spark asks all the same
         if self._reads_feed():
             return to_ddl(pa.schema([field.with_nullable(True) for field in self._feed_schema()]))
         view, columns = self._pinned(), self.options.get("columns")
@@ -170,6 +175,9 @@ class LakeMergeDataSource(DataSource):
 
     @carrying()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        if (create := _told(self.options).get("create")) is not None:
+            handle = open_handle(self.options["path"], self._storage() or None, self.mergers, None)
+            return _CreatingWriter(handle, schema, create)
         request = _overwriting(self.options) if overwrite else None
         if request is None and (given := [name for name in _OF_OVERWRITES if name in self.options]):
             raise InputError(f'{", ".join(given)} is for mode("overwrite"), and mode("append") is an upsert')
@@ -251,6 +259,9 @@ class LakeMergeDataSource(DataSource):
         """The table at its tip, whatever version a load was pinned at, because a streaming query runs for long."""
         return self._open_at(None)
 
+    def _storage(self) -> dict[str, str]:
+        return {name: value for name, value in self.options.items() if name.lower() not in _OWN_OPTIONS}
+
     def _open(self) -> OpenTable:
         path = self.options.get("path")
         if not path:
@@ -258,7 +269,7 @@ class LakeMergeDataSource(DataSource):
                 "give the table's path: .load(path), .save(path) or .option(\"path\", path). A table of Spark's "
                 f"catalog (CREATE TABLE ... USING lakemerge, saveAsTable) cannot be used: {_NO_CATALOG}"
             )
-        storage = {name: value for name, value in self.options.items() if name.lower() not in _OWN_OPTIONS}
+        storage = self._storage()
         _check_spelling(storage)
         named = self._named()
         if named is not None:
@@ -438,6 +449,12 @@ class _Message(WriterCommitMessage):
         self.packed = packed
 
 
+def _told(options: Mapping[str, str]) -> dict[str, Any]:
+    """What a statement in SQL says of its write."""
+    found: dict[str, Any] = json.loads(options.get(_WRITE, "{}"))
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Statement:
     """What a statement in SQL says of its write."""
@@ -457,7 +474,7 @@ class _Statement:
 
     @staticmethod
     def of(options: Mapping[str, str]) -> _Statement:
-        told = json.loads(options.get(_WRITE, "{}"))
+        told = _told(options)
         txn = told.pop("txn", None)
         table_id = told.pop("tableId", None)
         return _Statement(table_id=table_id, txn=None if txn is None else (txn[0], txn[1]), **told)
@@ -551,3 +568,36 @@ class _Writer(DataSourceArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Deletes nothing. Spark calls this in another process than :meth:`commit`, also if that raised or was killed.
         So it cannot know whether the commit may land. Vacuum deletes the files if it did not."""
+
+
+class _CreatingWriter(DataSourceArrowWriter):
+    """Writes the rows of a table that does not exist yet, and commits it with them."""
+
+    def __init__(self, handle: Handle, schema: StructType, create: Mapping[str, Any]) -> None:
+        self._handle, self._create = handle, create
+        begin = self._staged().begin
+        write = Write.start(handle, begin, frame_schema(schema), WriteRequest(), estimated_bytes=None)
+        if isinstance(write, UpsertResult):
+            raise AssertionError("a table that is not there has no transactions")
+        self._begun, self._plan = begin.version, (write.pack, write.provenance, write.started)
+
+    def _staged(self) -> StagedTable:
+        told = dict(self._create)
+        replace_, must_exist = told.pop("replace"), told.pop("mustExist")
+        definition = define_table(self._handle, from_delta_json(told.pop("schema"), of_frame=True), **told)
+        return StagedTable.of(self._handle, definition, replace=replace_, must_exist=must_exist)
+
+    @carrying()
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return _Message(*pack_rows(iterator, self._plan[0]))
+
+    @carrying()
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        staged = self._staged()
+        spec, provenance, started = self._plan
+        write = Write(self._handle, staged.begin, spec.frame, spec, provenance, started)
+        tasks = sorted((m for m in messages if isinstance(m, _Message)), key=lambda message: message.task)
+        staged.finish(write, [message.packed for message in tasks], begun=self._begun, load=load_in_process)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Deletes nothing; see the other writer."""

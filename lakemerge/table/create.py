@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -36,7 +37,7 @@ from mergers.probe import probed, restored
 from mergers.type_names import type_name
 from mergers.wording import argument, in_python
 
-__all__ = ["choose_merger", "create_table", "property_problems"]
+__all__ = ["Definition", "check_replaces", "choose_merger", "create_table", "define_table", "property_problems"]
 
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 _DURATIONS = frozenset(
@@ -52,6 +53,26 @@ _OF_FLOWS = frozenset({"lakemerge.flow.history", "lakemerge.flow.truncated"})
 """Properties that :mod:`lakemerge.flows` keeps with its targets."""
 _SIZES = frozenset({"lakemerge.retention.maxBytes"})
 _SETTABLE = sorted({_CHECKPOINT_INTERVAL, *_DURATIONS, *_SIZES, *SCHEDULE_DEFAULTS})
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a new table is. Everything about it was checked."""
+
+    metadata: Metadata
+    protocol: Protocol
+    config: TableConfig
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """What the commit says of it."""
+        config = self.config
+        return {
+            "key": list(config.key),
+            "ordering": list(config.ordering),
+            "merger": config.merger_name,
+            "partitionBy": list(config.partition_by),
+        }
 
 
 def create_table(
@@ -70,6 +91,50 @@ def create_table(
     replace: bool = False,
 ) -> Snapshot:
     """Validate and commit version 0, or the version that replaces a table; see :meth:`lakemerge.LakeTable.create`."""
+    defined = define_table(
+        handle,
+        schema,
+        key=key,
+        ordering=ordering,
+        merger=merger,
+        options=options,
+        partition_by=partition_by,
+        buckets=buckets,
+        name=name,
+        description=description,
+        properties=properties,
+    )
+
+    def build(tip: Snapshot | None) -> Attempt | AlreadyDone:
+        if tip is None:
+            return Attempt([defined.protocol, defined.metadata, State().domain()])
+        check_replaces(handle, tip, replace=replace)
+        return replacement(handle.view(tip), defined.metadata, defined.protocol, handle.now_ms())
+
+    # As in Delta, a commit that may replace a table says so, whether there was one or not.
+    operation = Operation.REPLACE if replace else Operation.CREATE
+    outcome = handle.log.commit(None, build, operation=operation, parameters=defined.parameters)
+    if isinstance(outcome, AlreadyDone):
+        raise AssertionError("creating a table is never done already")
+    return outcome.snapshot
+
+
+def define_table(
+    handle: Handle,
+    schema: object,
+    *,
+    key: Sequence[str],
+    ordering: Sequence[str],
+    merger: str | Merger | None,
+    options: Mapping[str, object] | None,
+    partition_by: Sequence[str],
+    buckets: int | None,
+    name: str | None,
+    description: str | None,
+    properties: Mapping[str, str] | None,
+) -> Definition:
+    """Validate the definition of a table. Nothing is read or written. Raises the errors of
+    :meth:`lakemerge.LakeTable.create`."""
     arrow = to_arrow_schema(schema)
     problems: list[str] = []
     key = _named(key, arrow, "key", problems)
@@ -108,27 +173,10 @@ def create_table(
         created_time_ms=handle.now_ms(),
     )
 
-    def build(tip: Snapshot | None) -> Attempt | AlreadyDone:
-        if tip is None:
-            return Attempt([_protocol(shape.schema), metadata, State().domain()])
-        _check_replaces(handle, tip, replace=replace)
-        return replacement(handle.view(tip), metadata, _protocol(shape.schema), handle.now_ms())
-
-    parameters = {
-        "key": list(key),
-        "ordering": list(ordering),
-        "merger": chosen.name,
-        "partitionBy": list(partition_by),
-    }
-    # As in Delta, a commit that may replace a table says so, whether there was one or not.
-    operation = Operation.REPLACE if replace else Operation.CREATE
-    outcome = handle.log.commit(None, build, operation=operation, parameters=parameters)
-    if isinstance(outcome, AlreadyDone):
-        raise AssertionError("creating a table is never done already")
-    return outcome.snapshot
+    return Definition(metadata, _protocol(shape.schema), config)
 
 
-def _check_replaces(handle: Handle, tip: Snapshot, *, replace: bool) -> None:
+def check_replaces(handle: Handle, tip: Snapshot, *, replace: bool) -> None:
     """Raise :class:`TableExistsError` unless the table at ``tip`` may and can be replaced."""
     url = handle.store.url
     if "lakemerge.formatVersion" not in tip.metadata.configuration:

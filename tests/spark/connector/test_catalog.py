@@ -137,7 +137,6 @@ def test_tables(lake: Lake) -> None:
         "CREATE TABLE {}.db.x (id INT, v INT DEFAULT 3) TBLPROPERTIES ('key' = 'id')",
         "UNSUPPORTED_FEATURE.TABLE_OPERATION",
     )
-    lake.refused("CREATE TABLE {}.db.x TBLPROPERTIES ('key' = 'id') AS SELECT 1 AS id", "LAKEMERGE_UNSUPPORTED")
     assert lake("SHOW TABLES IN {}.db LIKE 'x'") == []
 
 
@@ -179,6 +178,50 @@ def test_alter(lake: Lake) -> None:
     for statement in ("DROP COLUMN note", "RENAME COLUMN note TO text"):
         lake.refused(f"ALTER TABLE {{}}.db.t {statement}", "LAKEMERGE_SCHEMA")
     lake.refused("ALTER TABLE {}.db.t RENAME TO {}.db.u", "LAKEMERGE_INPUT", "its folder")
+
+
+def test_a_table_of_a_query_is_one_commit(lake: Lake) -> None:
+    lake.made()
+    define = "TBLPROPERTIES ('key' = 'id', 'ordering' = 'at')"
+    lake(f"CREATE TABLE {{}}.db.u {define} AS SELECT id, at, state FROM {{}}.db.t UNION ALL SELECT 1L, 5L, 'old'")
+    path = lake.folder / "db" / "u"
+    made = LakeTable.open(path)
+    assert made.version == 0
+    assert [field.nullable for field in made.schema] == [False, True, True]
+    assert lake("SELECT * FROM {}.db.u ORDER BY id") == [(1, 10, "a"), (2, None, "b"), (3, 30, "c")]
+    assert [entry.operation for entry in made.history()] == ["CREATE TABLE AS SELECT"]
+    assert LakeTable.check(path).ok
+    made.upsert(pa.table({"id": [3], "at": [40], "state": ["later"]}))
+    assert lake("SELECT state FROM {}.db.u WHERE id = 3") == [("later",)]
+    made.compact()
+    assert LakeTable.check(path).ok
+    lake.refused(f"CREATE TABLE {{}}.db.u {define} AS SELECT 1L AS id, 1L AS at", "TABLE_OR_VIEW_ALREADY_EXISTS")
+    lake(f"CREATE OR REPLACE TABLE {{}}.db.u {define} AS SELECT id + 1 AS id, at FROM {{}}.db.u")
+    assert lake("SELECT * FROM {}.db.u ORDER BY id") == [(2, 10), (3, None), (4, 40)]
+    assert lake("SELECT count(state) FROM {}.db.u VERSION AS OF 0") == [(3,)]
+    assert LakeTable.check(path).ok
+    lake(f"REPLACE TABLE {{}}.db.u {define} AS SELECT 1L AS id, 1L AS at WHERE false")
+    assert lake("SELECT * FROM {}.db.u") == []
+    lake("INSERT INTO {}.db.u VALUES (7, 7)")
+    assert lake("SELECT * FROM {}.db.u") == [(7, 7)]
+    assert LakeTable.check(path).ok
+
+
+def test_a_query_that_fails_makes_and_replaces_nothing(lake: Lake) -> None:
+    table = lake.made()
+    define = "TBLPROPERTIES ('key' = 'id')"
+    for statement in ("CREATE TABLE {}.db.u", "CREATE OR REPLACE TABLE {}.db.t", "REPLACE TABLE {}.db.t"):
+        for query, error in (
+            ("SELECT id, CASE WHEN id > 2 THEN raise_error('boom') ELSE 'x' END AS x FROM {}.db.t", "boom"),
+            ("SELECT CAST(NULL AS BIGINT) AS id", "null"),
+        ):
+            with pytest.raises(PySparkException, match=error):
+                lake(f"{statement} {define} AS {query}")
+    lake.refused("CREATE TABLE {}.db.u AS SELECT 1 AS id", "LAKEMERGE_SCHEMA", "needs a key")
+    lake.refused(f"CREATE TABLE {{}}.db.u {define} AS SELECT 1 AS id, NULL AS v", "LAKEMERGE_SCHEMA", "void")
+    assert lake("SHOW TABLES IN {}.db") == [("db", "t", False)]
+    assert table.version == 1
+    assert len(lake.rows) == 3
 
 
 # Reads

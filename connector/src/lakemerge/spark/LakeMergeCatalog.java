@@ -213,8 +213,12 @@ public final class LakeMergeCatalog implements StagingTableCatalog, SupportsName
   private StagedTable staged(
       String operation, Identifier table, Column[] columns, Transform[] partitions, Map<String, String> properties) {
     StructType schema = structOf(columns);
-    ObjectNode request = definition(operation, table, schema, partitions, properties);
-    return new Staged(fullName(table), schema, () -> channel.ask(request, table));
+    return new Staged(
+        fullName(table),
+        schema,
+        storage,
+        () -> channel.ask(definition("stage", table, schema, partitions, properties).put("what", operation), table),
+        () -> channel.ask(definition(operation, table, schema, partitions, properties), table));
   }
 
   // Procedures

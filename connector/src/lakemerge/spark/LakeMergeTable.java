@@ -183,13 +183,18 @@ final class LakeMergeTable
     return MetadataColumns.of(remembered, schema);
   }
 
-  /**
-   * The table as a Python data source.
-   *
-   * @param given options of the user's
-   * @param own options that only we set
-   */
+  /** The table as a Python data source. */
   PythonSource source(CaseInsensitiveStringMap given, Map<String, String> own) {
+    return new PythonSource("lakemerge", options(given, own));
+  }
+
+  /**
+   * Options of the Python data source.
+   *
+   * @param given the user's
+   * @param own those that only we set
+   */
+  Map<String, String> options(CaseInsensitiveStringMap given, Map<String, String> own) {
     Map<String, String> options = new HashMap<>(storage);
     given.asCaseSensitiveMap().forEach((key, value) -> {
       if (List.of("path", "version", "versionasof", "timestamp", "timestampasof").contains(key.toLowerCase())) {
@@ -199,7 +204,7 @@ final class LakeMergeTable
     });
     options.putAll(own);
     options.put("path", path);
-    return new PythonSource("lakemerge", options);
+    return options;
   }
 
   /** Options of a scan: the version, and which table it must be. */

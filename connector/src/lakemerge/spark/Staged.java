@@ -1,27 +1,49 @@
 package lakemerge.spark;
 
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.EnumSet;
+import java.util.HashMap;
+import java.util.Map;
 import java.util.Set;
+import java.util.function.Supplier;
 import org.apache.spark.sql.connector.catalog.StagedTable;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.write.BatchWrite;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.SupportsTruncate;
+import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * A table that {@code REPLACE TABLE} defines. Nothing is written until the definition is committed, in one commit that
- * keeps the history of the table that it replaces.
+ * A table that {@code CREATE TABLE ... AS SELECT} or {@code REPLACE TABLE} defines. It comes to be in one commit, with
+ * its rows, or not at all. One that it replaces keeps its history.
  */
 final class Staged implements StagedTable, SupportsWrite {
   private final String name;
   private final StructType schema;
-  private final Runnable commit;
+  private final Map<String, String> storage;
+  private final Supplier<JsonNode> definition;
+  private final Runnable withoutRows;
+  private boolean hasRows;
 
-  Staged(String name, StructType schema, Runnable commit) {
+  /**
+   * @param definition asks Python what the write has to know
+   * @param withoutRows makes the table if no rows are written
+   */
+  Staged(
+      String name,
+      StructType schema,
+      Map<String, String> storage,
+      Supplier<JsonNode> definition,
+      Runnable withoutRows) {
     this.name = name;
     this.schema = schema;
-    this.commit = commit;
+    this.storage = storage;
+    this.definition = definition;
+    this.withoutRows = withoutRows;
   }
 
   @Override
@@ -36,20 +58,57 @@ final class Staged implements StagedTable, SupportsWrite {
 
   @Override
   public Set<TableCapability> capabilities() {
-    return EnumSet.of(TableCapability.BATCH_WRITE);
+    return EnumSet.of(TableCapability.BATCH_WRITE, TableCapability.TRUNCATE);
   }
 
   @Override
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-    throw Errors.refusal(
-        "unsupported", "CREATE TABLE ... AS SELECT: create the table, then insert the rows with INSERT INTO");
+    return new Builder(info);
   }
 
   @Override
   public void commitStagedChanges() {
-    commit.run();
+    if (!hasRows) {
+      withoutRows.run();
+    }
   }
 
+  /** Nothing is there. Files of rows are vacuum's. */
   @Override
   public void abortStagedChanges() {}
+
+  private final class Builder implements WriteBuilder, SupportsTruncate {
+    private final LogicalWriteInfo info;
+
+    Builder(LogicalWriteInfo info) {
+      this.info = info;
+    }
+
+    /** There are no rows before these. */
+    @Override
+    public WriteBuilder truncate() {
+      return this;
+    }
+
+    @Override
+    public Write build() {
+      return new Write() {
+        @Override
+        public String description() {
+          return name;
+        }
+
+        @Override
+        public BatchWrite toBatch() {
+          hasRows = true;
+          JsonNode staged = definition.get();
+          Map<String, String> options = new HashMap<>(storage);
+          options.put("path", staged.path("path").asText());
+          ObjectNode spec = Channel.JSON.createObjectNode();
+          spec.set("create", staged.path("create"));
+          return new TableWrite(name, info.schema(), info.queryId(), spec, options, false);
+        }
+      };
+    }
+  }
 }

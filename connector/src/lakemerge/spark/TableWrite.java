@@ -1,6 +1,7 @@
 package lakemerge.spark;
 
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.HashMap;
 import java.util.Map;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.write.BatchWrite;
@@ -17,32 +18,43 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** A write that Python plans and commits; its tasks are Python's, too. */
 class TableWrite implements BatchWrite {
-  private final LakeMergeTable table;
+  private final String table;
   private final BatchWrite python;
 
   /**
    * @param rows the schema of the rows that tasks give to Python
    * @param spec what Python has to know of the write
-   * @param own further options of the Python data source
+   * @param options those of the Python data source
    */
   TableWrite(
+      String table, StructType rows, String queryId, ObjectNode spec, Map<String, String> options, boolean overwrites) {
+    this.table = table;
+    Map<String, String> all = new HashMap<>(options);
+    all.put("lakemerge.write", spec.toString());
+    PythonSource source = new PythonSource("lakemerge", all);
+    WriteBuilder builder =
+        ((SupportsWrite) source.table()).newWriteBuilder(new Info(queryId, rows, source.options()));
+    if (overwrites) {
+      builder = ((SupportsTruncate) builder).truncate();
+    }
+    python = builder.build().toBatch();
+  }
+
+  /** A write into a table that is there. */
+  static TableWrite of(
       LakeMergeTable table,
       StructType rows,
       LogicalWriteInfo info,
       ObjectNode spec,
       Map<String, String> own,
       boolean overwrites) {
-    this.table = table;
-    Map<String, String> options = new java.util.HashMap<>(own);
+    return new TableWrite(
+        table.name(), rows, info.queryId(), withTransaction(spec), table.options(info.options(), own), overwrites);
+  }
+
+  private static ObjectNode withTransaction(ObjectNode spec) {
     PythonSource.transaction().ifPresent(txn -> spec.set("txn", txn));
-    options.put("lakemerge.write", spec.toString());
-    PythonSource source = table.source(info.options(), options);
-    WriteBuilder builder =
-        ((SupportsWrite) source.table()).newWriteBuilder(new Info(info.queryId(), rows, source.options()));
-    if (overwrites) {
-      builder = ((SupportsTruncate) builder).truncate();
-    }
-    python = builder.build().toBatch();
+    return spec;
   }
 
   @Override
@@ -62,7 +74,7 @@ class TableWrite implements BatchWrite {
       if (key != null) {
         throw Errors.refusal(
             "key-assigned",
-            "column " + key + " of " + table.name() + " is part of its key, which is never assigned: delete the row and"
+            "column " + key + " of " + table + " is part of its key, which is never assigned: delete the row and"
                 + " insert one with the new key");
       }
     }
@@ -83,7 +95,13 @@ class TableWrite implements BatchWrite {
     private final StructType schema;
 
     Sets(LakeMergeTable table, LogicalWriteInfo info, ObjectNode spec) {
-      super(table, StateRows.schema(table.schema()), info, spec, Map.of(), false);
+      super(
+          table.name(),
+          StateRows.schema(table.schema()),
+          info.queryId(),
+          withTransaction(spec),
+          table.options(info.options(), Map.of()),
+          false);
       schema = table.schema();
     }
 
@@ -99,7 +117,13 @@ class TableWrite implements BatchWrite {
     private final LogicalWriteInfo info;
 
     Delta(LakeMergeTable table, LogicalWriteInfo info, ObjectNode spec) {
-      super(table, StateRows.schema(table.schema()), info, spec, Map.of(), false);
+      super(
+          table.name(),
+          StateRows.schema(table.schema()),
+          info.queryId(),
+          withTransaction(spec),
+          table.options(info.options(), Map.of()),
+          false);
       schema = table.schema();
       this.info = info;
     }
