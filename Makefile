@@ -148,6 +148,7 @@ test: BUT_LONG := and not long
 test-all coverage: export LAKEMERGE_EFFORT := many
 test-deep: export LAKEMERGE_EFFORT := all
 test-deep: export LAKEMERGE_SPARK_HISTORIES := 100
+test-deep: export LAKEMERGE_SQL_HISTORIES := 70
 
 # Lines and branches that the tests of test-all run, Spark's workers and all other processes included.
 coverage: PYTEST += --cov --cov-append --cov-report=
