@@ -39,7 +39,7 @@ from lakemerge.cli.tables import (
     shown_result,
     shown_vacuum,
 )
-from lakemerge.connector.jar import jar_path
+from lakemerge.connector.jar import jar_path, jar_version
 from lakemerge.results.compactions import CompactionStrategy
 from lakemerge.table.table import LakeTable
 from mergers.wording import printable
@@ -142,9 +142,12 @@ def show(
 
 
 @app.command()
-def jar() -> None:
+def jar(json: JsonOption = False) -> None:
     """Print where the jar for Spark's catalogs is, for spark-submit --jars and servers."""
-    say(str(jar_path()))
+    if json:
+        document({"path": str(jar_path()), "version": jar_version()})
+    else:
+        say(str(jar_path()))
 
 
 @app.command()

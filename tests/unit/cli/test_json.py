@@ -23,6 +23,7 @@ DOCUMENTS: dict[str, str] = {
     "init": "init {tmp}/new --schema id~BIGINT --key id",
     "upsert": "upsert {t} {tmp}/more.csv",
     "get": "get {t} k=1",
+    "jar": "jar",
     "show": "show {t}",
     "compact": "compact {t} --minor",
     "vacuum": "vacuum {t}",

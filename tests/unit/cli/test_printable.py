@@ -28,6 +28,7 @@ EVIL = "\x1b]0;title\x07\x1b[2J\x9b31m\u202e\u2066\u061c\u2028\x7f\r\nforged :sm
 """Sets a title, clears the screen, colours (with a control character of Latin-1), turns round, and begins a line."""
 FILE = EVIL.replace("/", "")
 LINES = {
+    "jar": "jar",
     "demo": "demo {tmp}/demo-{evil}",
     "init": "init {tmp}/new-{evil} --schema id~BIGINT,~`{evil}`~INT --key id",
     "upsert": "upsert {t} {tmp}/{evil}.json --format json",

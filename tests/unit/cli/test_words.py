@@ -51,7 +51,9 @@ ALL_COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ign
 MAKERS = ("demo", "init")
 """Commands that make a table; all others look for one."""
 COMMANDS = {
-    name: command for name, command in ALL_COMMANDS.items() if not hasattr(command, "commands") and name not in MAKERS
+    name: command
+    for name, command in ALL_COMMANDS.items()
+    if not hasattr(command, "commands") and name not in (*MAKERS, "jar")  # which takes no table
 }
 IN_GROUPS = {
     f"{group} {name}": command
