@@ -100,8 +100,8 @@ class StagedTable:
             def build(tip: Snapshot | None) -> Attempt | AlreadyDone:
                 if tip is None:
                     state = State().reserving(ordinals) if ordinals else State()
-                    made = [self.definition.protocol, metadata, state.domain()]
-                    return Attempt([*made, *(base.merged_to(0) for base in bases)], metrics)
+                    files = [base.merged_to(0) for base in bases]
+                    return Attempt([self.definition.protocol, metadata, state.domain(), *files], metrics)
                 if self.before is None:
                     raise TableExistsError(f"another writer made a table at {self.handle.store.url} meanwhile")
                 check_replaces(self.handle, tip, replace=self.may_replace)
