@@ -150,7 +150,7 @@ class Store(ABC):
     @abstractmethod
     def delete_empty_folders(self, folder: str) -> None:
         """Delete ``folder`` (``""`` is the root itself) and the folders in it, as far as they hold no files. An object
-        store has no such folders."""
+        store has no such folders. With the root goes what the store keeps there for itself."""
 
     @abstractmethod
     def delete_exact(self, files: Sequence[FileStat]) -> tuple[FileStat, ...]:

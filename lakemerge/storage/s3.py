@@ -143,7 +143,10 @@ class S3Store(Store):
             position = {"ContinuationToken": page["NextContinuationToken"]}
 
     def delete_empty_folders(self, folder: str) -> None:
-        """Nothing: an object store has no folders."""
+        """There are no folders. With the root go the objects that tried out what the endpoint can do, which are never
+        listed."""
+        if not folder:
+            self.delete(sorted(_PROBES))
 
     def sync(self, paths: Sequence[str]) -> None:
         """Nothing but a check of the paths: an acknowledged write is durable, whoever made it."""

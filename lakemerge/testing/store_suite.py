@@ -134,6 +134,20 @@ class StoreSuite:
         for folder in ("missing", "a/b/c", "a/missing", "A"):
             assert list(store.list(folder)) == []
 
+    def test_folders_are_those_with_files(self, store: Store) -> None:
+        for path in ("shop/orders/_delta_log/0.json", "shop/b.txt", "shop/é/x", "a b/c/d", "zzz"):
+            store.put(path, b"x")
+        assert list(store.folders("")) == ["a b", "shop"]
+        assert list(store.folders("shop")) == ["orders", "é"]
+        for folder in ("missing", "zzz", "shop/b.txt", "sho"):
+            assert list(store.folders(folder)) == []
+        store.delete(["shop/orders/_delta_log/0.json", "a b/c/d"])
+        store.delete_empty_folders("shop")
+        store.delete_empty_folders("a b")
+        assert list(store.folders("")) == ["shop"]
+        assert list(store.folders("shop")) == ["é"]
+        assert store.get("shop/é/x") == b"x"
+
     def test_list_start_after(self, store: Store) -> None:
         paths = ["log/00.json", "log/01.json", "log/01/part", "log/02.json", "log/x/1", "log/x/2", "zzz"]
         for path in paths:
