@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import re
 import threading
@@ -12,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import lakemerge
 from lakemerge import InputError, LakeTable
@@ -526,6 +527,31 @@ def test_a_statement_sees_one_version_of_a_table(lake: Lake) -> None:
     joined = f"SELECT count(a.n) FROM (SELECT id, {meddle}(n) AS n FROM {{}}.db.t) a JOIN {{}}.db.t b ON a.id = b.id"
     assert lake(joined) == [(3,)]
     assert lake(joined) == [(4,)]
+
+
+@pytest.mark.long
+def test_each_batch_of_a_stream_joins_the_newest_version(lake: Lake, tmp_path: Path) -> None:
+    """The table is the static side of a join, as a dimension is. Spark 4.1 and later load it for each batch."""
+    table, landing, seen = lake.made(), tmp_path / "landing", {}
+    landing.mkdir()
+
+    def note(frame: DataFrame, _: int) -> None:
+        seen.update({row.k: row.state for row in frame.collect()})
+
+    stream = lake.spark.readStream.schema("id BIGINT, k BIGINT").json(str(landing))
+    joined = stream.join(lake.spark.table(f"{lake.name}.db.t"), "id").select("k", "state")
+    query = joined.writeStream.foreachBatch(note).option("checkpointLocation", str(tmp_path / "check")).start()
+    try:
+        for number, state in enumerate(("a", "later", "newest")):
+            if number:
+                table.upsert(pa.table({"id": [1], "state": [state], "at": [50 + number], "n": [1]}))
+                table.compact()
+                table.vacuum(retention=dt.timedelta(0), enforce_retention=False)
+            (landing / f"{number}.json").write_text(f'{{"id": 1, "k": {number}}}\n')
+            query.processAllAvailable()
+    finally:
+        query.stop()
+    assert seen == {0: "a", 1: "later", 2: "newest"}
 
 
 def test_a_failed_statement_commits_nothing(lake: Lake) -> None:
