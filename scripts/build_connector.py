@@ -26,7 +26,7 @@ def sources() -> list[Path]:
 
 
 def digest() -> str:
-    """Of the names and texts of all sources."""
+    """A digest of all sources, with their names."""
     found = hashlib.sha256()
     for path in sources():
         found.update(f"{path.relative_to(SOURCES).as_posix()}\n".encode() + path.read_bytes())

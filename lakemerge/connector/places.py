@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from lakemerge.errors import InputError, LakeMergeError
+from lakemerge.errors import InputError
 from lakemerge.storage import Store, open_store
 
 __all__ = ["NamespaceExistsError", "NoSuchNamespaceError", "Places"]
@@ -157,8 +157,3 @@ def _name(name: str, kind: str) -> str:
             "with _ or ."
         )
     return name
-
-
-def as_error(error: LakeMergeError) -> dict[str, str]:
-    """What the jar is told of an error."""
-    return {"code": error.code, "message": error.message}

@@ -24,7 +24,7 @@ class _Procedure:
     run: Callable[..., Any]
     """Called with the table and the arguments. Returns a result of a service, or ``None``."""
     parameters: tuple[tuple[str, str, str | None], ...] = ()
-    """Of each parameter after the table: its name, its type, and its default in SQL (``None``: it has none)."""
+    """The parameters after the table, each with its name, its type and its default in SQL. ``None``: it is required."""
 
 
 def _vacuum(table: LakeTable, *, retention_hours: int | None = None, dry_run: bool = False) -> Any:

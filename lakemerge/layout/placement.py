@@ -24,7 +24,7 @@ class PlacedRows:
     """Rows, and the bucket of each."""
 
     slots: Ints
-    """The number of each row's bucket: that of its partition, times ``buckets``, plus that of the bucket in it."""
+    """For each row one number for its partition and bucket: ``partition * buckets + bucket``."""
     partitions: Sequence[Partition]
     """By number."""
     buckets: int

@@ -229,7 +229,7 @@ def _problem_of_workers(spark: SparkSession) -> str | None:
             told["lakemerge"] = version("lakemerge")
         except PackageNotFoundError:
             pass  # the package is there as a folder, which has no version
-        except Exception as error:  # noqa: BLE001 - whatever it is, the driver is told
+        except Exception as error:  # noqa: BLE001 - the driver reports any error
             told["failed"] = str(error)
         return json.dumps(told)
 

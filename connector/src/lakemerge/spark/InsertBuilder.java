@@ -89,11 +89,11 @@ final class InsertBuilder implements WriteBuilder, SupportsOverwriteV2, Supports
     ObjectNode spec = Channel.JSON.createObjectNode().put("tableId", table.id());
     readVersion.ifPresent(version -> spec.put("version", version).put("isolation", table.isolation()));
     if (overwrites) {
-      return TableWrite.of(table, info.schema().asNullable(), info, spec, overwrite, true);
+      return new TableWrite(table, info.schema().asNullable(), info, spec, overwrite, true);
     }
     if (readVersion.isPresent() && PythonSource.isInsertOnlyMerge()) {
       return new TableWrite.Sets(table, info, spec.put("operation", "MERGE").put("states", true).put("once", true));
     }
-    return TableWrite.of(table, info.schema(), info, spec, Map.of(), false);
+    return new TableWrite(table, info.schema(), info, spec, Map.of(), false);
   }
 }

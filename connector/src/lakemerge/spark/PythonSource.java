@@ -33,7 +33,7 @@ final class PythonSource {
         .getOrElse(() -> {
           throw Errors.refusal(
               "not-registered",
-              "this session does not know LakeMerge: call lakemerge.catalog(spark, ...) in it, or install lakemerge"
+              "Spark does not know LakeMerge here: call lakemerge.catalog(spark, ...) first, or install lakemerge"
                   + " for the Python that Spark runs");
         });
   }

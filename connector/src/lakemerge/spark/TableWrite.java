@@ -41,15 +41,14 @@ class TableWrite implements BatchWrite {
   }
 
   /** A write into a table that is there. */
-  static TableWrite of(
+  TableWrite(
       LakeMergeTable table,
       StructType rows,
       LogicalWriteInfo info,
       ObjectNode spec,
       Map<String, String> own,
       boolean overwrites) {
-    return new TableWrite(
-        table.name(), rows, info.queryId(), withTransaction(spec), table.options(info.options(), own), overwrites);
+    this(table.name(), rows, info.queryId(), withTransaction(spec), table.options(info.options(), own), overwrites);
   }
 
   private static ObjectNode withTransaction(ObjectNode spec) {
@@ -95,13 +94,7 @@ class TableWrite implements BatchWrite {
     private final StructType schema;
 
     Sets(LakeMergeTable table, LogicalWriteInfo info, ObjectNode spec) {
-      super(
-          table.name(),
-          StateRows.schema(table.schema()),
-          info.queryId(),
-          withTransaction(spec),
-          table.options(info.options(), Map.of()),
-          false);
+      super(table, StateRows.schema(table.schema()), info, spec, Map.of(), false);
       schema = table.schema();
     }
 
@@ -117,13 +110,7 @@ class TableWrite implements BatchWrite {
     private final LogicalWriteInfo info;
 
     Delta(LakeMergeTable table, LogicalWriteInfo info, ObjectNode spec) {
-      super(
-          table.name(),
-          StateRows.schema(table.schema()),
-          info.queryId(),
-          withTransaction(spec),
-          table.options(info.options(), Map.of()),
-          false);
+      super(table, StateRows.schema(table.schema()), info, spec, Map.of(), false);
       schema = table.schema();
       this.info = info;
     }
