@@ -235,14 +235,18 @@ class _Handler(BaseHTTPRequestHandler):
         with self.wire.lock:
             all_objects = dict(self.wire.objects)
         own = {name.partition("/")[2]: at for name, at in all_objects.items() if name.startswith(f"{bucket}/")}
-        keys = sorted((key for key in own if key.startswith(query.get("prefix", ""))), key=str.encode)
-        keys = [key for key in keys if key.encode() > after]
+        prefix, sign = query.get("prefix", ""), query.get("delimiter", "")
+        keys = sorted((key for key in own if key.startswith(prefix) and key.encode() > after), key=str.encode)
+        ends = {key: key.find(sign, len(prefix)) + 1 if sign else 0 for key in keys}
+        folders = {} if after else dict.fromkeys(key[:end] for key, end in ends.items() if end)
+        keys = [key for key in keys if not ends[key]]
         most = int(query.get("max-keys", "1000"))
         rows = "".join(
             f"<Contents><Key>{escape(key)}</Key><LastModified>{_instant(own[key].at)}</LastModified>"
             f"<ETag>{escape(own[key].etag)}</ETag><Size>{len(own[key].data)}</Size></Contents>"
             for key in keys[:most]
         )
+        rows += "".join(f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in folders)
         more = len(keys) > most
         token = f"<NextContinuationToken>{escape(keys[most - 1])}</NextContinuationToken>" if more else ""
         self._xml("ListBucketResult", f"<IsTruncated>{str(more).lower()}</IsTruncated>{token}{rows}")
