@@ -41,6 +41,7 @@ from lakemerge.cli.tables import (
 )
 from lakemerge.connector.jar import jar_path, jar_version
 from lakemerge.results.compactions import CompactionStrategy
+from lakemerge.table.gauges import openmetrics
 from lakemerge.table.table import LakeTable
 from mergers.wording import printable
 
@@ -178,6 +179,20 @@ def buckets(
         lines(dataclasses.asdict(part) | {"read_amplification": part.read_amplification} for part in found[:limit])
     else:
         shown_buckets(found, limit=limit)
+
+
+@app.command()
+def metrics(
+    paths: Annotated[list[str], typer.Argument(help="Folders or URLs of tables.")],
+    storage_options: StorageOption = None,
+    json: JsonLinesOption = False,
+) -> None:
+    """Print what a scraper watches of tables, as OpenMetrics text. Only metadata is read."""
+    found = [opened(path, storage_options).gauges() for path in paths]
+    if json:
+        lines(found)
+    else:
+        say_lines(openmetrics(found).removesuffix("\n"))
 
 
 @app.command()

@@ -50,6 +50,7 @@ from lakemerge.table.alter import SchemaChange, alter
 from lakemerge.table.create import create_table
 from lakemerge.table.describe import BucketInfo, ReadPlan, TableDetail, buckets_of, detail_of, html_of, plan_of
 from lakemerge.table.drop import drop_table, table_exists
+from lakemerge.table.gauges import TableGauges, gauges_of
 from lakemerge.table.open_table import OpenTable
 from lakemerge.table.opening import open_handle, open_table
 from lakemerge.table.session import TableSession
@@ -91,7 +92,7 @@ class LakeTable:
         follow    changes, changes_df, follow, consumers
         ask why   explain, lineage, what_if, replay
         note      record_send, associate
-        look at   version, schema, key, ordering, bucket_count, url, detail, buckets, history
+        look at   version, schema, key, ordering, bucket_count, url, detail, buckets, gauges, history
         redefine  alter, rescale
         maintain  maintain, compact, compact_logs, vacuum, expire_tombstones, check
         go back   savepoint, savepoints, drop_savepoint, restore
@@ -297,6 +298,12 @@ class LakeTable:
 
         view = self._open.view
         return detail_of(self._open.handle, view, maintenance=told(view, on_spark=self._open.session.is_given))
+
+    def gauges(self) -> TableGauges:
+        """The version's numbers for a scraper. Only metadata is read. Its text is in OpenMetrics' format, as
+        ``lakemerge metrics`` prints it."""
+        consumers = {each.name: each.version for each in self._open.consumers.list()}
+        return gauges_of(self._open.handle, self._open.view, consumers)
 
     def buckets(self) -> list[BucketInfo]:
         """What each bucket holds, and what reading it costs now."""

@@ -229,6 +229,7 @@ CALLS: dict[str, Call] = {
     "LakeTable.check": Call(lambda folder: at_path(LakeTable.check, folder / "t")),
     "LakeTable.detail": of_table("detail"),
     "LakeTable.buckets": of_table("buckets"),
+    "LakeTable.gauges": of_table("gauges"),
     "LakeTable.upsert": of_table("upsert", True, frame=FRAME),
     "LakeTable.delete": of_table("delete", True, keys=FRAME.select(["id"])),
     "LakeTable.delete_where": of_table("delete_where", True, condition="id = 1"),

@@ -58,6 +58,7 @@ LINES: dict[str, str] = {
     "failed-keys": "failed-keys {summed}",
     "history": "history {t}",
     "buckets": "buckets {t}",
+    "metrics": "metrics {t}",
     "consumers list": "consumers list {t}",
     "ingest files": "ingest files {t}",
 }

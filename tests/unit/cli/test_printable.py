@@ -40,6 +40,7 @@ LINES = {
     "show": "show {t}",
     "history": "history {t}",
     "buckets": "buckets {t}",
+    "metrics": "metrics {t}",
     "changes": "changes {t} --since 0",
     "consumers register": "consumers register {t} other",
     "consumers list": "consumers list {t}",
