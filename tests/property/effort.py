@@ -1,7 +1,7 @@
 """How hard property tests try: how many examples and seeds, and what Hypothesis is told about them.
 
-``make test-deep`` sets ``LAKEMERGE_EFFORT=all``: all of them. ``make test-all`` plays a third of them, and
-``make test`` a fifth, so that they end within an hour and within a quarter of one.
+``make test-deep`` sets ``LAKEMERGE_EFFORT=all``: all of them. ``make test-all`` plays a sixth of them, and
+``make test`` a tenth.
 Either way Hypothesis draws new examples in each run.
 """
 
@@ -17,17 +17,17 @@ __all__ = ["examples", "some", "thorough"]
 
 T = TypeVar("T")
 
-EFFORTS: Final = {"all": 1, "many": 3, "few": 5}
+EFFORTS: Final = {"all": 1, "many": 6, "few": 10}
 _ONE_IN: Final = EFFORTS[os.environ.get("LAKEMERGE_EFFORT", "few")]
 
 
 def examples(count: int, *, variable: str = "LAKEMERGE_EXAMPLES") -> int:
-    """The number of examples that a test draws: ``count`` or a fifth of it, or what the environment says."""
+    """The number of examples that a test draws: ``count`` or a tenth of it, or what the environment says."""
     return int(os.environ.get(variable, str(-(-count // _ONE_IN))))
 
 
 def some(cases: Sequence[T]) -> Sequence[T]:
-    """The cases that a test plays, such as seeds or states of a table: all, or the first and every fifth after it."""
+    """The cases that a test plays, such as seeds or states of a table: all, or the first and every tenth after it."""
     return cases[::_ONE_IN]
 
 

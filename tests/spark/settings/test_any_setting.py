@@ -21,6 +21,7 @@ import lakemerge
 from lakemerge import LakeMergeError, LakeTable, ReadPolicy, Settings
 from lakemerge.schema.schema import to_arrow_schema
 from lakemerge.spark.reader import COMPUTED, PARSED
+from tests.property.effort import some
 from tests.spark.settings.sql_settings import FAILING, OTHER_PARTS, settings_of, values_of
 
 Answers = dict[str, Any]
@@ -253,7 +254,7 @@ def test_filters_with_the_defaults(spark: SparkSession, folder: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [*PARSED, *COMPUTED])
+@pytest.mark.parametrize("name", some([*PARSED, *COMPUTED]))
 def test_each_setting_of_filters(name: str, spark: SparkSession, folder: Path) -> None:
     """Each alone. In a group one may leave the text to Spark, which hides what the others do."""
     values = values_of(spark, name, {**PARSED, **COMPUTED}[name])
@@ -263,7 +264,7 @@ def test_each_setting_of_filters(name: str, spark: SparkSession, folder: Path) -
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("place", range(8))
+@pytest.mark.parametrize("place", some(range(8)))
 def test_no_setting_makes_a_difference(place: int, spark: SparkSession, folder: Path, wanted: Answers) -> None:
     """All settings of Spark's SQL, many at a time."""
     cases = [
