@@ -39,7 +39,7 @@ COMMITS ?= 10
 BENCH_SCALE ?= 0.1
 DEMO_PATH ?= .demo
 PYTHONS ?= python3.11 python3.12 python3.13
-PYSPARKS ?= 4.1.1 4.2.0 4.2.1
+PYSPARKS ?= 4.0.2 4.1.1 4.2.0 4.2.1 4.3.0
 
 # Driver and Python workers of Spark run the same interpreter; nothing of the caller's leaks in. Without kept bytecode every
 # process that tests start would compile this project anew, and pytest would rewrite all tests in each of its own.

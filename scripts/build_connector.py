@@ -19,6 +19,8 @@ JAR = ROOT / "lakemerge" / "connector" / "lakemerge-spark.jar"
 VERSION = "lakemerge/spark/version"
 _TIME = (1980, 1, 1, 0, 0, 0)
 _LICENSES = ("LICENSE", "NOTICE")
+_SPELLINGS = ("LAKEMERGE", "LakeMerge", "Lakemerge")
+"""How people write the name of the data source besides ``lakemerge``. Spark looks for the package of that name."""
 
 
 def sources() -> list[Path]:
@@ -34,7 +36,21 @@ def digest() -> str:
 
 
 def compiled(into: Path, jars: Path) -> None:
-    """Compile all sources against the jars of a Spark."""
+    """Compile all sources against the jars of a Spark. Each folder in ``into`` has classes."""
+    main = into / "main"
+    _compile(sources(), [jars / "*"], main)
+    for number, spelling in enumerate(_SPELLINGS):
+        # In folders of their own: some file systems take the packages for one.
+        source = into / f"source{number}" / "DefaultSource.java"
+        source.parent.mkdir(parents=True)
+        source.write_text(
+            f"package {spelling};\n\npublic final class DefaultSource extends lakemerge.DefaultSource {{}}\n"
+        )
+        _compile([source], [jars / "*", main], into / f"classes{number}")
+
+
+def _compile(files: list[Path], classpath: list[Path], into: Path) -> None:
+    into.mkdir(parents=True)
     command = [
         "javac",
         "--release",
@@ -43,19 +59,19 @@ def compiled(into: Path, jars: Path) -> None:
         "-nowarn",
         "-g:source,lines",
         "-cp",
-        f"{jars}/*",
+        ":".join(map(str, classpath)),
         "-d",
         str(into),
     ]
-    subprocess.run([*command, *map(str, sources())], check=True)  # noqa: S603 - the JDK's compiler
+    subprocess.run([*command, *map(str, files)], check=True)  # noqa: S603 - the JDK's compiler
 
 
 def pack(classes: Path, jar: Path) -> None:
     entries = {"META-INF/MANIFEST.MF": b"Manifest-Version: 1.0\r\nImplementation-Title: LakeMerge for Spark\r\n\r\n"}
     entries |= {f"META-INF/{name}": (ROOT / name).read_bytes() for name in _LICENSES if (ROOT / name).exists()}
     entries[VERSION] = digest().encode()
-    for path in sorted(classes.rglob("*.class")):
-        entries[path.relative_to(classes).as_posix()] = path.read_bytes()
+    found = {path.relative_to(top).as_posix(): path for top in classes.iterdir() for path in top.rglob("*.class")}
+    entries |= {name: found[name].read_bytes() for name in sorted(found)}
     with zipfile.ZipFile(jar, "w", zipfile.ZIP_DEFLATED) as packed:
         for name, data in entries.items():
             info = zipfile.ZipInfo(name, _TIME)

@@ -1,4 +1,5 @@
-"""What a new user does first, with an installed package: a table without Spark and one with it, read both ways.
+"""What a new user does first, with an installed package: a table without Spark, one with it, and one in a catalog, each
+read in all ways. Spark 4.0 only reads, and refuses the rest by name.
 
 Run by ``scripts/matrix.sh`` in environments that hold the built wheel and nothing of this repository.
 """
@@ -8,22 +9,40 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lakemerge import LakeTable
+import lakemerge
+from lakemerge import DependencyMissingError, LakeTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROWS = [(1, 10, "late"), (2, 20, "two"), (1, 30, "newest"), (1, 20, "older")]
 EXPECTED = [(1, 30, "newest"), (2, 20, "two")]
+DDL = "id BIGINT, at BIGINT, name STRING"
+WRITES = (
+    "INSERT INTO lake.db.t VALUES (3, 10, 'three')",
+    "INSERT OVERWRITE lake.db.t VALUES (3, 10, 'three')",
+    "UPDATE lake.db.t SET name = 'upd', at = 40 WHERE id = 1",
+    """MERGE INTO lake.db.t t USING (SELECT 2L AS id, 50L AS at, 'mrg' AS name UNION ALL SELECT 5L, 50L, 'five') s
+    ON t.id = s.id WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *""",
+    "DELETE FROM lake.db.t WHERE id = 3",
+    "DELETE FROM lake.db.t",
+    "TRUNCATE TABLE lake.db.t",
+    "CREATE TABLE lake.db.copy TBLPROPERTIES ('key' = 'id') AS SELECT * FROM lake.db.t",
+)
+"""Statements that write rows. A Spark that only reads refuses each."""
 
 
 def rows_of(table: pa.Table) -> list[tuple[object, ...]]:
     return sorted(tuple(row.values()) for row in table.to_pylist())
 
 
-def check(rows: list[tuple[object, ...]], what: str) -> None:
-    if rows != EXPECTED:
-        sys.exit(f"{what}: {rows} is not {EXPECTED}")
+def check(rows: list[tuple[object, ...]], what: str, expected: list[tuple[object, ...]] = EXPECTED) -> None:
+    if rows != expected:
+        sys.exit(f"{what}: {rows} is not {expected}")
 
 
 def without_spark(folder: Path) -> None:
@@ -35,15 +54,11 @@ def without_spark(folder: Path) -> None:
     check(rows_of(LakeTable.open(folder).to_arrow()), "compacted rows without Spark")
 
 
-def with_spark(folder: Path) -> None:
-    from pyspark.sql import SparkSession
-
+def with_spark(spark: SparkSession, folder: Path) -> None:
     # The environment is not activated, and PYSPARK_PYTHON is not set: create(spark=...) has to mend that.
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-    ddl = "id BIGINT, at BIGINT, name STRING"
-    table = LakeTable.create(folder, ddl, key=["id"], ordering=["at"], spark=spark)
+    table = LakeTable.create(folder, DDL, key=["id"], ordering=["at"], spark=spark)
     for row in ROWS:
-        table.upsert(spark.createDataFrame([row], ddl))
+        table.upsert(spark.createDataFrame([row], DDL))
     check(sorted(map(tuple, table.to_df().collect())), "merged rows with Spark")
     table.compact()
     check(sorted(map(tuple, table.to_df().collect())), "compacted rows with Spark")
@@ -51,18 +66,118 @@ def with_spark(folder: Path) -> None:
     check(sorted(map(tuple, loaded.collect())), "rows of the data source")
     loaded.where("id = 2").write.format("lakemerge").mode("append").save(str(folder))
     changes = spark.readStream.format("lakemerge").option("readChangeFeed", "true").option("startingVersion", 1)
-    copy = LakeTable.create(f"{folder}-copy", ddl, key=["id"], ordering=["at"], spark=spark)
+    copy = LakeTable.create(f"{folder}-copy", DDL, key=["id"], ordering=["at"], spark=spark)
     told = changes.load(str(folder)).select("id", "at", "name", "_change_type")
     copy.write_stream(told, checkpoint=f"{folder}-checkpoint", kind_column="_change_type").awaitTermination()
     check(rows_of(copy.to_arrow()), "rows of a table that follows")
-    spark.stop()
+
+
+def with_catalog(spark: SparkSession, warehouse: Path) -> None:
+    """A round of SQL."""
+    lakemerge.catalog(spark, "lake", warehouse=warehouse)
+
+    def sql(statement: str) -> list[tuple[object, ...]]:
+        return [tuple(row) for row in spark.sql(statement).collect()]
+
+    sql("CREATE NAMESPACE lake.db")
+    sql(f"CREATE TABLE lake.db.t ({DDL}) USING lakemerge TBLPROPERTIES ('key' = 'id', 'ordering' = 'at')")
+    table = LakeTable.open(warehouse / "db" / "t")
+    schema = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("name", pa.string())])
+    for row in ROWS:  # one commit each, so that versions are 1 to 4
+        table.upsert(pa.Table.from_pylist([dict(zip(schema.names, row, strict=True))], schema=schema))
+    check(sorted(sql("SELECT * FROM lake.db.t")), "rows of the catalog")
+    check(sorted(sql(f"TABLE lakemerge.`{warehouse}/db/t`")), "rows of the catalog of paths")
+    check(
+        sorted(sql("SELECT * FROM lake.db.t VERSION AS OF 2 WHERE id = 1 UNION ALL SELECT 1, 30, 'newest'")),
+        "an earlier version",
+        [(1, 10, "late"), (1, 30, "newest")],
+    )
+    check(sql("SELECT name FROM lake.db.t WHERE id = 2 AND at > 5"), "a filter", [("two",)])
+    check(sql("SHOW TABLES IN lake.db"), "the tables", [("db", "t", False)])
+    loaded = spark.read.format("lakemerge").load(str(warehouse / "db" / "t"))
+    check(sorted(map(tuple, loaded.collect())), "rows of the data source beside a catalog")
+    check(sorted(map(tuple, LakeTable.open(warehouse / "db" / "t").to_df().collect())), "rows of to_df")
+    refuses(spark, "CREATE TABLE of_session (id BIGINT) USING lakemerge", "spark_catalog has no LakeMerge tables")
+    if can_write(spark):
+        writes(spark, warehouse)
+    else:
+        for statement in WRITES:
+            refuses(spark, statement, f"needs Spark 4.1 or newer, and this is {spark.version}")
+        check(sorted(sql("SELECT * FROM lake.db.t")), "rows that nothing has changed")
+    sql("ALTER TABLE lake.db.t ADD COLUMN note STRING")
+    check(sql("SELECT note FROM lake.db.t WHERE id = 1"), "an added column", [(None,)])
+    compacted = dict(sql("CALL lake.system.compact(table => 'db.t')"))
+    if "file_slices" not in compacted:
+        sys.exit(f"CALL compact said {compacted}")
+    sql("DROP TABLE lake.db.t")
+    check(sql("SHOW TABLES IN lake.db"), "the tables after a drop", [])
+
+
+def writes(spark: SparkSession, warehouse: Path) -> None:
+    insert, overwrite, update, merge, delete, _, truncate, copy = WRITES
+
+    def rows(table: str = "t") -> list[tuple[object, ...]]:
+        return sorted(tuple(row) for row in spark.table(f"lake.db.{table}").collect())
+
+    for statement in (insert, update, merge):
+        spark.sql(statement)
+    merged = [(1, 40, "upd"), (2, 50, "mrg"), (3, 10, "three"), (5, 50, "five")]
+    check(rows(), "rows after INSERT, UPDATE and MERGE", merged)
+    spark.sql(copy)
+    check(rows("copy"), "rows of CREATE TABLE AS SELECT", merged)
+    spark.sql("DROP TABLE lake.db.copy")
+    spark.sql(delete)
+    check(rows(), "rows after DELETE", [row for row in merged if row[0] != 3])
+    spark.sql(truncate)
+    check(rows(), "rows after TRUNCATE", [])
+    spark.sql(overwrite)
+    check(rows(), "rows after INSERT OVERWRITE", [(3, 10, "three")])
+    spark.sql("INSERT INTO lake.db.t VALUES (1, 60, 'last')")
+    check(rows(), "rows at the end", [(1, 60, "last"), (3, 10, "three")])
+
+
+def only_reads(spark: SparkSession, folder: Path) -> None:
+    """What Spark 4.0 does with a table that was written without it."""
+    try:
+        LakeTable.open(folder, spark=spark)
+    except DependencyMissingError as error:
+        if "needs PySpark 4.1 or newer" not in str(error):
+            sys.exit(f"open with a session was refused with: {error}")
+    else:
+        sys.exit("open with a session was not refused")
+
+
+def refuses(spark: SparkSession, statement: str, message: str) -> None:
+    from pyspark.errors import AnalysisException
+
+    try:
+        spark.sql(statement)
+    except AnalysisException as error:
+        if message in str(error):
+            return
+        sys.exit(f"{statement!r} was refused with: {error}")
+    sys.exit(f"{statement!r} was not refused")
+
+
+def can_write(spark: SparkSession) -> bool:
+    return not spark.version.startswith("4.0.")
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         without_spark(Path(folder) / "arrow")
-        if "--spark" in sys.argv:
-            with_spark(Path(folder) / "spark")
+        if "--spark" not in sys.argv:
+            return
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+        spark = builder.config("spark.sql.warehouse.dir", f"{folder}/warehouse").getOrCreate()
+        if can_write(spark):
+            with_spark(spark, Path(folder) / "spark")
+        else:
+            only_reads(spark, Path(folder) / "arrow")
+        with_catalog(spark, Path(folder) / "lake")
+        spark.stop()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import functools
 import zipfile
 from pathlib import Path
 
+from lakemerge.spark.jar import JAR
+
 __all__ = ["CATALOG_CLASS", "jar_path", "jar_version"]
 
 CATALOG_CLASS = "lakemerge.spark.LakeMergeCatalog"
@@ -15,7 +17,7 @@ _VERSION = "lakemerge/spark/version"
 
 def jar_path() -> Path:
     """Where the jar is, for ``spark-submit --jars`` and servers."""
-    return Path(__file__).with_name("lakemerge-spark.jar")
+    return JAR
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from lakemerge._internal.arguments import checked
 from lakemerge.connector.jar import CATALOG_CLASS, jar_path
 from lakemerge.errors import InputError, InstallError
 from lakemerge.spark.installed import check_installed
+from lakemerge.spark.jar import SWITCH, is_forbidden, show_jar
 from mergers import Merger
 from mergers.wording import argument
 
@@ -21,9 +23,13 @@ __all__ = ["PATHS", "SWITCH", "catalog"]
 
 PATHS = "lakemerge"
 """The name of the catalog whose tables are named by their paths."""
-SWITCH = "LAKEMERGE_CONNECTOR"
-"""The environment variable that forbids the jar: ``off``."""
+TESTED = "Spark 4.0.2 to 4.3"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LACKING = re.compile(
+    r"(java\.lang\.)?(NoSuchMethodError|NoSuchFieldError|NoClassDefFoundError|AbstractMethodError|"
+    r"IncompatibleClassChangeError|ClassNotFoundException|Cannot find catalog plugin class)[^\n]*"
+)
+"""How Spark and Java name what is not there."""
 
 
 @checked
@@ -58,7 +64,7 @@ def catalog(
     :raises lakemerge.DependencyMissingError: Spark is too old.
     """
     check_installed()
-    if os.environ.get(SWITCH, "on").lower() == "off":
+    if is_forbidden():
         raise InputError(f"catalogs need LakeMerge's jar, and {SWITCH}=off in the environment forbids it")
     if not _NAME.fullmatch(name) or name in (PATHS, "spark_catalog"):
         raise InputError(f"{argument('name')} must be a name of letters, digits and _ that Spark has not, not {name!r}")
@@ -79,6 +85,7 @@ def catalog(
 def _register(spark: SparkSession, mergers: Sequence[type[Merger]]) -> None:
     from lakemerge.connector.source import CatalogSource
     from lakemerge.datasource.registration import register
+    from lakemerge.datasource.source import register_in
     from lakemerge.spark.transport.portable import portable
 
     register(spark, mergers=mergers)
@@ -87,7 +94,7 @@ def _register(spark: SparkSession, mergers: Sequence[type[Merger]]) -> None:
     class Registered(CatalogSource):
         mergers = sent
 
-    spark.dataSource.register(Registered)
+    register_in(spark, Registered, mergers)
 
 
 def _add_jar(spark: SparkSession) -> None:
@@ -97,6 +104,7 @@ def _add_jar(spark: SparkSession) -> None:
     if session_id(spark) in _added:
         return
     path = jar_path()
+    show_jar(spark)
     if jvm_session(spark) is None:
         spark.addArtifacts(str(path))
     else:
@@ -127,9 +135,21 @@ def _define(spark: SparkSession, name: str, options: Mapping[str, str]) -> None:
 def _load(spark: SparkSession, name: str) -> None:
     from pyspark.errors import PySparkException
 
+    from lakemerge.spark.sessions import jvm_session
+
+    raised: tuple[type[Exception], ...] = (PySparkException,)
+    if jvm_session(spark) is not None:
+        raised += (importlib.import_module("py4j.protocol").Py4JError,)
     try:
         spark.sql(f"SHOW NAMESPACES IN {name}").collect()
-    except PySparkException as error:
-        if error.getCondition() == "LAKEMERGE_INSTALL":
+    except raised as error:
+        condition = error.getCondition() if isinstance(error, PySparkException) else None
+        if condition in ("LAKEMERGE_INSTALL", "LAKEMERGE_UNSUPPORTED_SPARK"):
             raise InstallError(str(error)) from error
-        raise
+        lacking = _LACKING.search(str(error))
+        if lacking is None:
+            raise
+        raise InstallError(
+            f"this Spark, {spark.version}, cannot run LakeMerge's catalog, which was tested with {TESTED}: "
+            f"{lacking[0]}. LakeTable and format('lakemerge') do without it"
+        ) from error

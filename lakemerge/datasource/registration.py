@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lakemerge.errors import InputError
-from lakemerge.spark.installed import check_installed
+from lakemerge.spark.installed import check_installed, check_writes
 from mergers import Merger
 from mergers.wording import argument
 
@@ -43,7 +43,7 @@ def prepared(spark: SparkSession | None) -> SparkSession | None:
             f"{argument('spark', '...')} must be a SparkSession, not {type(spark).__name__}: pass what "
             "SparkSession.builder.getOrCreate() returns"
         )
-    check_installed()
+    check_writes(argument("spark", "..."))
     from lakemerge.datasource.source import prepare_session
 
     prepare_session(spark)

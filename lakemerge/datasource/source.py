@@ -37,7 +37,7 @@ from lakemerge.datasource.instants import Moments, Named, without_zone
 from lakemerge.datasource.stream_sink import StreamWriter
 from lakemerge.datasource.stream_source import FeedReader, FeedStreamReader, batch_plan, stream_schema
 from lakemerge.delta import check_table_id
-from lakemerge.errors import InputError, LakeMergeError
+from lakemerge.errors import DependencyMissingError, InputError, LakeMergeError
 from lakemerge.feed.difference import CHANGE_TYPE
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView, build_file_slices
@@ -49,6 +49,8 @@ from lakemerge.read.scan import asked_columns, in_mode, scan_part
 from lakemerge.read.splits import Part
 from lakemerge.results.writes import UpsertResult
 from lakemerge.schema.schema import from_delta_json, to_ddl
+from lakemerge.spark.installed import can_write, check_writes
+from lakemerge.spark.jar import hidden_jar, show_jar
 from lakemerge.spark.sessions import is_running, jvm_session, session_id, use_own_python
 from lakemerge.spark.transport.jobs import even_tasks, in_limit
 from lakemerge.spark.transport.portable import portable
@@ -75,7 +77,7 @@ from lakemerge.write.upsert import finish, load_in_process
 from mergers import Merger, default_registry
 from mergers.wording import argument, in_python
 
-__all__ = ["LakeMergeDataSource", "prepare_session", "register_source"]
+__all__ = ["LakeMergeDataSource", "prepare_session", "register_in", "register_source"]
 
 _TABLE_ID = "lakemerge.tableid"
 """An internal option: the id of the table for which a DataFrame was made."""
@@ -175,6 +177,7 @@ class LakeMergeDataSource(DataSource):
 
     @carrying()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        check_writes("a write by format('lakemerge')")
         if (create := _told(self.options).get("create")) is not None:
             handle = open_handle(self.options["path"], self._storage() or None, self.mergers, None)
             return _CreatingWriter(handle, schema, create)
@@ -185,6 +188,7 @@ class LakeMergeDataSource(DataSource):
 
     @carrying()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        check_writes("a stream of changes")
         if CHANGE_TYPE not in schema.names:
             raise InputError(
                 "a stream of a LakeMerge table shows changes, deletes among them, so it needs the column "
@@ -195,6 +199,7 @@ class LakeMergeDataSource(DataSource):
 
     @carrying()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        check_writes("a stream into a table")
         if overwrite:
             raise InputError(
                 'a LakeMerge table takes outputMode("append"), an upsert; for the output mode complete use '
@@ -331,10 +336,12 @@ _registered: set[str] = set()
 
 def prepare_session(spark: SparkSession) -> None:
     """Call this when a session is given to a table. If Spark would run ``python3``, its workers get the driver's
-    Python. Then ``format("lakemerge")`` is registered, too: Spark still looks for data sources with ``python3``.
+    Python. Then ``format("lakemerge")`` is registered, too: Spark still looks for data sources with ``python3``. From
+    then on the session's own catalog refuses tables of ours.
     """
     if jvm_session(spark) is None or not is_running(spark):
         return
+    show_jar(spark)
     if use_own_python(spark) and session_id(spark) not in _registered:
         try:
             register_source(spark, ())
@@ -353,8 +360,26 @@ def register_source(spark: SparkSession, mergers: Sequence[type[Merger]]) -> Non
     class Registered(LakeMergeDataSource):
         mergers = sent
 
-    spark.dataSource.register(Registered)
+    register_in(spark, Registered, mergers)
     _registered.add(session_id(spark))
+
+
+def register_in(spark: SparkSession, source: type[DataSource], mergers: Sequence[type[Merger]]) -> None:
+    """Make a data source known to a session. Spark 4.0 keeps the one that it found installed, which has no mergers.
+
+    :param mergers: those that the source has.
+    """
+    try:
+        with hidden_jar(spark):
+            spark.dataSource.register(source)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS" or can_write(spark.version):
+            raise
+        if mergers:
+            raise DependencyMissingError(
+                f"Spark {spark.version} takes mergers only from packages, by an entry point: install them where "
+                "Spark's Python finds them; with Spark 4.1 or newer they can be passed"
+            ) from error
 
 
 class _Partition(InputPartition):

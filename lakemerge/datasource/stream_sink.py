@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from compaction import maintain_after_write
@@ -30,6 +30,11 @@ from lakemerge.write.pack import Packed, PackSpec
 from lakemerge.write.start import Write, WriteRequest
 from lakemerge.write.upsert import finish, load_in_process
 from mergers.wording import argument
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+except ImportError:  # Spark 4.0, where nothing makes a writer of streams
+    from pyspark.sql.datasource import DataSourceStreamWriter as DataSourceStreamArrowWriter  # type: ignore[assignment]
 
 __all__ = ["StreamWriter"]
 

@@ -17,6 +17,7 @@ from lakemerge.flows.truncation import apply_truncate, last_place, truncated_bel
 from lakemerge.frames import is_spark_frame
 from lakemerge.read.filter.filter import parse_filter
 from lakemerge.results.writes import UpsertResult
+from lakemerge.spark.installed import check_writes
 from lakemerge.table.table import LakeTable
 from mergers.contract import Bools
 
@@ -86,6 +87,7 @@ def auto_cdc(
         untracked=track_history_except_column_list,
     )
     if is_spark_frame(source):
+        check_writes("a flow of a Spark DataFrame")
         from lakemerge.flows.spark import spark_auto_cdc
 
         return spark_auto_cdc(source, target, settings, checkpoint=checkpoint, trigger=trigger, txn=txn)

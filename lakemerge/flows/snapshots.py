@@ -32,6 +32,7 @@ from lakemerge.flows.target import opened_target
 from lakemerge.frames import is_spark_frame
 from lakemerge.read.feed_columns import FeedColumns
 from lakemerge.results.writes import UpsertResult
+from lakemerge.spark.installed import check_writes
 from lakemerge.table.table import LakeTable
 from mergers import RowKind
 from mergers.contract import Bools, Ints
@@ -98,6 +99,7 @@ def _all(
 
 def _take_up(frame: Any, version: Version | None, target: Any, settings: FlowSettings) -> UpsertResult:
     if is_spark_frame(frame):
+        check_writes("a flow of a Spark DataFrame")
         from lakemerge.flows.spark import spark_snapshot
 
         return spark_snapshot(frame, version, target, settings)

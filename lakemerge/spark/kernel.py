@@ -2,8 +2,9 @@
 slices, or several small ones.
 
 Spark passes no filter on to the input of ``mapInArrow``. So if file slices are of several partitions, a scalar function
-gives their rows. Each call returns a list of rows, and the partition's values stand beside the call. So a filter on
-partition columns anywhere in a query leaves out calls, just as ``to_df(filter=...)`` leaves out file slices.
+gives their rows, from Spark 4.1 on. Each call returns a list of rows, and the partition's values stand beside the call.
+So a filter on partition columns anywhere in a query leaves out calls, just as ``to_df(filter=...)`` leaves out file
+slices.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions
-from pyspark.sql.pandas.functions import arrow_udf
 
 from lakemerge._internal.collector import collector_paused
 from lakemerge.errors import TableError
@@ -25,6 +25,7 @@ from lakemerge.read.merge import MergeSpec
 from lakemerge.read.scan import scan_part
 from lakemerge.read.splits import Part
 from lakemerge.schema.schema import to_ddl, type_ddl
+from lakemerge.spark.installed import can_write
 from lakemerge.spark.names import quoted
 from lakemerge.spark.sessions import prepare_workers
 from lakemerge.spark.transport.jobs import even_tasks, limited, parallelism
@@ -64,7 +65,7 @@ def scan_merging(
     prepare_workers(spark)
     with collector_paused():
         tasks = even_tasks(file_slices, spec.settings, at_least=parallelism(spark))
-    if len({file_slice.bucket_id.partition for file_slice in file_slices}) > 1:
+    if len({file_slice.bucket_id.partition for file_slice in file_slices}) > 1 and can_write(spark.version):
         return _by_partition(spark, spec, tasks, columns, condition)
     return _by_task(spark, _Reading.of(spec, columns, condition), tasks)
 
@@ -110,6 +111,8 @@ def _by_partition(
 ) -> DataFrame:
     """Rows from calls of the function. A call has the number of a part, counted over all tasks, the number of the list,
     and how many lists the part has."""
+    from pyspark.sql.pandas.functions import arrow_udf  # from Spark 4.1 on
+
     partition_by = {name: f"p{number}" for number, name in enumerate(spec.config.partition_by)}
     stored = [name for name in columns if name not in partition_by] or [spec.config.key[0]]
     reading = _Reading.of(spec, stored, condition)

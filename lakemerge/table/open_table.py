@@ -16,7 +16,7 @@ from lakemerge.handle import Handle
 from lakemerge.layout.travel import unless_vacuumed
 from lakemerge.layout.view import TableView
 from lakemerge.results.writes import UpsertResult
-from lakemerge.spark.installed import check_installed
+from lakemerge.spark.installed import check_writes
 from lakemerge.table.session import TableSession
 from lakemerge.write.overwrite import OverwriteRequest, overwrite_arrow
 from lakemerge.write.start import WriteRequest
@@ -121,7 +121,7 @@ class OpenTable:
         """Append the frame's records. No maintenance follows."""
         begin = self.writable()
         if is_spark_frame(frame):
-            check_installed()
+            check_writes("an upsert of a Spark DataFrame")
             from lakemerge.spark.writer import upsert_dataframe
 
             result = upsert_dataframe(self.handle, begin, frame, request)
@@ -135,7 +135,7 @@ class OpenTable:
         begin = self.writable()
         with unless_vacuumed(self.handle.log, begin.snapshot):
             if is_spark_frame(frame):
-                check_installed()
+                check_writes("an overwrite with a Spark DataFrame")
                 from lakemerge.spark.writer import overwrite_dataframe
 
                 # The session's zone may be another one than UTC.

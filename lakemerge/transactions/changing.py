@@ -20,6 +20,7 @@ from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.read.scan import scan
 from lakemerge.results.writes import TransactionPlan, UpsertResult
+from lakemerge.spark.installed import check_writes
 from lakemerge.transactions.assignments import (
     Assignments,
     assigned_columns,
@@ -167,6 +168,8 @@ def merge_into(
 
 def aliases_of(source: object, on: str, target: str, given: str | None) -> Aliases:
     """The names of both rows. A frame of Spark may have one itself, which is taken if ``on`` uses it."""
+    if is_spark_frame(source):
+        check_writes("a merge of a Spark DataFrame")
     if given is None and is_spark_frame(source):
         from lakemerge.transactions.spark import alias_of
 

@@ -17,6 +17,8 @@ pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = """
 import json, os, sys
+import lakemerge
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession, functions
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 from lakemerge import FrameError, InputError, LakeMergeError, LakeTable, ReadPolicy, Settings
@@ -96,6 +98,35 @@ try:
     table.merge(pairs, "t.id = s.id", target_alias="t").whenMatchedDelete("nope > 1").execute()
 except LakeMergeError as error:
     said["condition refused"] = type(error).__name__
+
+lakemerge.catalog(spark, "lake", warehouse=path + "-lake")
+def sql(text):
+    return sorted(tuple(row) for row in spark.sql(text).collect())
+def condition(text):
+    try:
+        spark.sql(text).collect()
+    except AnalysisException as error:
+        return error.getCondition()
+sql("CREATE NAMESPACE lake.db")
+sql("CREATE TABLE lake.db.t (id BIGINT, v STRING, at BIGINT) TBLPROPERTIES ('key' = 'id', 'ordering' = 'at')")
+sql("INSERT INTO lake.db.t VALUES (1, 'a', 10), (2, 'b', 10), (3, 'c', 10)")
+sql("UPDATE lake.db.t SET v = upper(v), at = 20 WHERE id = 1")
+sql("DELETE FROM lake.db.t WHERE id = 2")
+sql("MERGE INTO lake.db.t t USING (SELECT 3L AS id, 'm' AS v, 30L AS at UNION ALL SELECT 4L, 'n', 30L) s "
+    "ON t.id = s.id WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *")
+sql("CREATE TABLE lake.db.copy TBLPROPERTIES ('key' = 'id') AS SELECT id, v FROM lake.db.t WHERE at > 10")
+spark.sql("SELECT 9L AS id, 'nine' AS v").writeTo("lake.db.copy").append()
+said["sql"] = [
+    sql("SELECT * FROM lake.db.t"), sql("SELECT * FROM lake.db.t VERSION AS OF 1"), sql("SELECT * FROM lake.db.copy"),
+    sql("SELECT count(*) FROM lakemerge.`" + path + "-lake/db/t`"), sql("SHOW TABLES IN lake.db"),
+    sql("SELECT version, operation FROM lake.db.`t$history` WHERE version < 3"),
+]
+said["called"] = "file_slices" in dict(sql("CALL lake.system.compact(table => 'db.t')"))
+said["conditions"] = [condition(text) for text in (
+    "UPDATE lake.db.t SET id = 7 WHERE id = 1", "SELECT * FROM lake.db.gone", "CREATE TABLE lake.db.t (id BIGINT)",
+    "ALTER TABLE lake.db.t RENAME TO lake.db.u", "CREATE TABLE of_session (id BIGINT) USING lakemerge",
+)]
+said["by python"] = sorted(tuple(row) for row in LakeTable.open(path + "-lake/db/t", spark=spark).to_df().collect())
 spark.stop()
 print(json.dumps(said))
 """
@@ -139,3 +170,22 @@ def test_a_round_in_a_connect_session(tmp_path: Path) -> None:
     assert (said["explained"], said["merged"]) == ([1, 1, 1], 2)
     assert said["transactions"] == [[1, 9, "m"], [900, 7, "NEW900"]]
     assert (said["merge refused"], said["condition refused"]) == ("InputError", "FilterError")
+    # A catalog
+    rows_now = [[1, "A", 20], [3, "m", 30], [4, "n", 30]]
+    assert said["sql"] == [
+        rows_now,
+        [[1, "a", 10], [2, "b", 10], [3, "c", 10]],
+        [[1, "A"], [3, "m"], [4, "n"], [9, "nine"]],
+        [[3]],
+        [["db", "copy", False], ["db", "t", False]],
+        [[0, "CREATE TABLE"], [1, "UPSERT"], [2, "UPDATE"]],
+    ]
+    assert said["called"]
+    assert said["conditions"] == [
+        "LAKEMERGE_KEY_ASSIGNED",
+        "TABLE_OR_VIEW_NOT_FOUND",
+        "TABLE_OR_VIEW_ALREADY_EXISTS",
+        "LAKEMERGE_INPUT",
+        "LAKEMERGE_UNSUPPORTED",
+    ]
+    assert said["by python"] == rows_now

@@ -51,6 +51,7 @@ public final class LakeMergeCatalog implements StagingTableCatalog, SupportsName
 
   @Override
   public void initialize(String name, CaseInsensitiveStringMap options) {
+    Sparks.check();
     this.name = name;
     warehouse = options.get("warehouse");
     allowedPaths = options.get("allowedPaths");

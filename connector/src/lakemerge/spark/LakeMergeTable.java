@@ -146,11 +146,13 @@ final class LakeMergeTable
 
   @Override
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+    Sparks.checkWrites("INSERT");
     return new InsertBuilder(this, info, ReadVersions.taken(this));
   }
 
   @Override
   public RowLevelOperationBuilder newRowLevelOperationBuilder(RowLevelOperationInfo info) {
+    Sparks.checkWrites(info.command().toString());
     return () -> new RowLevelCommand(this, info.command());
   }
 
@@ -163,11 +165,13 @@ final class LakeMergeTable
   /** A DELETE of all rows leaves tombstones, and conflicts with later commits: it is no TRUNCATE. */
   @Override
   public void deleteWhere(Predicate[] predicates) {
+    Sparks.checkWrites("DELETE");
     channel.ask(about("delete all").put("version", version).put("isolation", isolation), null);
   }
 
   @Override
   public boolean truncateTable() {
+    Sparks.checkWrites("TRUNCATE TABLE");
     channel.ask(about("truncate"), null);
     return true;
   }

@@ -63,6 +63,7 @@ final class Staged implements StagedTable, SupportsWrite {
 
   @Override
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+    Sparks.checkWrites("CREATE TABLE ... AS SELECT");
     return new Builder(info);
   }
 
