@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -12,6 +13,9 @@ from mergers.wording import in_python
 
 __all__ = ["GivenFrame", "as_reader", "check_sound", "collected", "given_frame", "is_spark_column", "is_spark_frame"]
 
+OLDEST_WITH_VIEWS = 25
+"""The oldest major version of pyarrow that does with view types (``string_view``) what is done here. Older ones refuse
+to measure them, or end the process."""
 _FROM_PYTHON: dict[type, str] = {
     list: in_python(". pyarrow.Table.from_pylist(rows, schema=table.schema) makes one"),
     dict: in_python(". pyarrow.table(columns) makes one"),
@@ -31,6 +35,8 @@ class GivenFrame(NamedTuple):
 def given_frame(given: object) -> GivenFrame:
     """Any frame that :func:`as_reader` takes. Raises its errors."""
     frame: Any = collected(given)
+    if isinstance(frame, pa.Table | pa.RecordBatch) and not _takes_views():
+        frame = _without_views(frame)
     reader, size = as_reader(frame), None
     is_arrow = isinstance(frame, pa.Table | pa.RecordBatch)
     if is_arrow:
@@ -51,7 +57,43 @@ def as_reader(frame: object) -> pa.RecordBatchReader:
         _ = reader.schema.names
     except UnicodeDecodeError as error:
         raise FrameError(f"a column of the frame has a name that is not UTF-8: {error}; rename it") from error
-    return reader
+    return reader if _takes_views() else _without_views(reader)
+
+
+def _takes_views() -> bool:
+    return int(pa.__version__.split(".")[0]) >= OLDEST_WITH_VIEWS
+
+
+def _without_views(frame: Any) -> Any:
+    """Arrow data with its columns of view types cast to plain ones. Raises :class:`FrameError`."""
+    schema = frame.schema
+    plain = pa.schema([field.with_type(_plain(field)) for field in schema], schema.metadata)
+    return frame if plain.equals(schema) else frame.cast(plain)
+
+
+def _plain(field: pa.Field) -> pa.DataType:
+    """A column's type without view types."""
+    kind = field.type
+    if pa.types.is_dictionary(kind) and str(kind.value_type).endswith("_view"):
+        raise FrameError(
+            f"column {field.name!r} of the frame is {kind}, for which pyarrow {pa.__version__} is too old: cast it to "
+            f"string or binary, or pip install 'pyarrow>={OLDEST_WITH_VIEWS}'",
+            column=field.name,
+        )
+    if str(kind).endswith("_view"):
+        return {"string_view": pa.string(), "binary_view": pa.binary()}.get(str(kind), kind)
+    inner = [kind.field(at).with_type(_plain(kind.field(at))) for at in range(kind.num_fields)]
+    if pa.types.is_struct(kind):
+        return pa.struct(inner)
+    if pa.types.is_map(kind):
+        return pa.map_(
+            kind.key_field.with_type(_plain(kind.key_field)), kind.item_field.with_type(_plain(kind.item_field))
+        )
+    if pa.types.is_large_list(kind):
+        return pa.large_list(inner[0])
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(inner[0], kind.list_size)
+    return pa.list_(inner[0]) if pa.types.is_list(kind) else kind
 
 
 def check_sound(rows: pa.RecordBatch | pa.Table, first_row: int = 0) -> None:
@@ -89,6 +131,9 @@ def _reader(frame: object) -> pa.RecordBatchReader:
     try:
         if type(frame).__module__.split(".")[0] == "pandas":
             return pa.Table.from_pandas(frame, preserve_index=False).to_reader()
+        if type(frame).__module__.split(".")[0] == "polars" and hasattr(frame, "to_arrow") and not _takes_views():
+            given: Any = frame
+            return given.to_arrow(compat_level=sys.modules["polars"].CompatLevel.oldest()).to_reader()
         if hasattr(frame, "__arrow_c_stream__"):
             return pa.RecordBatchReader.from_stream(frame)
     except (pa.ArrowException, ValueError, TypeError, AttributeError) as error:

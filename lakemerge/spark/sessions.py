@@ -38,7 +38,7 @@ __all__ = [
 
 _LOCAL = re.compile(r"local(\[.*\])?")
 _UNSAID = "python3"
-OLDEST_PYARROW = 25
+OLDEST_PYARROW = 19
 """The oldest major version, as in pyproject.toml."""
 _NOT_THAT_PYTHON = re.compile(r"Cannot run program.*|\[PYTHON_VERSION_MISMATCH\].*")
 _checked: set[tuple[str, str]] = set()

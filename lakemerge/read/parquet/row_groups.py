@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from lakemerge.format.keys import Key, KeySpan, keys_at
 from lakemerge.read.filter.filter import FileStats, Filter, prune
+from lakemerge.read.parquet.extremes import extremes
 
 __all__ = ["RowGroups", "in_span", "key_bounds", "matching", "with_keys"]
 
@@ -116,7 +117,7 @@ def _bounds(chunk: Any) -> tuple[Any, Any] | None:
     if not chunk.is_stats_set or not chunk.statistics.has_min_max or chunk.physical_type in ("FLOAT", "DOUBLE"):
         return None
     try:
-        return chunk.statistics.min, chunk.statistics.max
+        return extremes(chunk.statistics)
     except (OverflowError, UnicodeDecodeError):
         return None
 

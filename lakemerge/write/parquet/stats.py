@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakemerge.format.bounds import STATISTICS_COLUMNS, bounded_columns
+from lakemerge.read.parquet.extremes import extremes
 
 __all__ = ["LONG_TEXT", "file_statistics", "footer_statistics", "text_bounds", "texts_without_bounds"]
 
@@ -122,7 +123,8 @@ def _bounds(
     if pa.types.is_binary(kind) or (len(bounded) < len(chunks) and texts is None):
         return None
     try:
-        lows, highs = [chunk.min for chunk in bounded], [chunk.max for chunk in bounded]
+        found = [extremes(chunk) for chunk in bounded]
+        lows, highs = [low for low, _ in found], [high for _, high in found]
         if len(bounded) < len(chunks) and texts is not None:
             lows, highs = [*lows, texts[0]], [*highs, texts[1]]
         return min(lows), max(highs)

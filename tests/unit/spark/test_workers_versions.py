@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the check is part of the Spark side")
 
+from lakemerge.spark.installed import OLDEST_PYSPARK
 from lakemerge.spark.sessions import OLDEST_PYARROW, unlike_here
 
 OWN = version("lakemerge")
@@ -18,13 +19,13 @@ OWN = version("lakemerge")
 @pytest.mark.parametrize(
     ("told", "problem"),
     [
-        ({"lakemerge": OWN, "pyarrow": "25.0.0"}, None),
+        ({"lakemerge": OWN, "pyarrow": "19.0.0"}, None),
         ({"pyarrow": "26.1"}, None),
         (
-            {"lakemerge": "0.0.9", "pyarrow": "25"},
+            {"lakemerge": "0.0.9", "pyarrow": "19.0"},
             f"they have lakemerge 0.0.9, and this program has {OWN} (in p, 3.11)",
         ),
-        ({"lakemerge": OWN, "pyarrow": "24.9"}, "they have pyarrow 24.9, and 25 is the oldest that does (in p, 3.11)"),
+        ({"lakemerge": OWN, "pyarrow": "18.9"}, "they have pyarrow 18.9, and 19 is the oldest that does (in p, 3.11)"),
         ({"failed": "No module named 'numpy'"}, "No module named 'numpy' (in p, 3.11)"),
     ],
 )
@@ -35,3 +36,5 @@ def test_workers_that_differ(told: dict[str, str], problem: str | None) -> None:
 def test_the_oldest_pyarrow_is_that_of_the_package() -> None:
     project = tomllib.loads((Path(__file__).resolve().parents[3] / "pyproject.toml").read_text())["project"]
     assert f"pyarrow>={OLDEST_PYARROW}" in project["dependencies"]
+    [spark] = [line for line in project["optional-dependencies"]["spark"] if line.startswith("pyspark")]
+    assert spark.startswith(f"pyspark>={'.'.join(map(str, OLDEST_PYSPARK))}.")
