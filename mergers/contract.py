@@ -16,6 +16,7 @@ from typing import ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mergers.errors import MergerConfigurationError
 from mergers.laws import Laws
@@ -143,6 +144,8 @@ class Merged:
     columns: Mapping[str, pa.Array] = field(default_factory=dict)
     """The values, for all groups, of columns that do not come from ``winner``. A tombstone takes remembered columns
     from here, too."""
+    setters: Ints | None = None
+    """For a tombstone: the record that set it, which says when it is forgotten. ``None``: it is ``winner``."""
 
 
 def is_builtin(merger: Merger) -> bool:
@@ -230,6 +233,23 @@ class Merger(ABC):
     def delete_marks(self, shape: TableShape) -> Mapping[str, pa.Array]:
         """Column -> the values that turn an upsert into a delete. Such a record is not checked for NOT NULL."""
         return {}
+
+    def may_delete(self, shape: TableShape, columns: Collection[str]) -> bool:
+        """Whether an upsert that carries these columns may be taken for a delete, whatever row it meets."""
+        return not self.delete_marks(shape).keys().isdisjoint(columns)
+
+    def marks(self, shape: TableShape, rows: pa.RecordBatch) -> Bools | None:
+        """Which upserts are taken for deletes, whatever row they meet; ``None`` if none is. They are not checked for
+        NOT NULL.
+
+        ``rows``: records of a frame, with the table's types.
+        """
+        found: Bools | None = None
+        for name, values in self.delete_marks(shape).items():
+            if name in rows.schema.names:
+                own = pc.is_in(rows.column(name), value_set=values).to_numpy(zero_copy_only=False)
+                found = own if found is None else found | own
+        return found
 
     def bulk_load_vetoes(self, shape: TableShape) -> Mapping[str, pa.Array]:
         """Column -> values with which a lone upsert does not give its own row."""

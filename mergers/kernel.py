@@ -584,6 +584,8 @@ def _checked(merged: object, groups: Groups, merger: Merger) -> Merged:
             f"merger {merger.name!r}: merge_groups() must return a Merged, not {merged!r}", merger=merger.name
         )
     arrays: dict[str, Any] = {"status": merged.status, "winner": merged.winner}
+    if merged.setters is not None:
+        arrays["setters"] = merged.setters
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
             raise MergerContractError(
@@ -597,7 +599,7 @@ def _checked(merged: object, groups: Groups, merger: Merger) -> Merged:
                 merger=merger.name,
             )
     n = len(groups.offsets) - 1
-    lengths = {len(merged.status), len(merged.winner), *(len(column) for column in merged.columns.values())}
+    lengths = {len(array) for array in (*arrays.values(), *merged.columns.values())}
     if lengths - {n}:
         raise MergerContractError(
             f"merger {merger.name!r} returned arrays of {sorted(lengths)} entries for {n} groups", merger=merger.name
@@ -648,9 +650,10 @@ def _null_refused(key: dict[str, object], name: str, count: int) -> MergeValueEr
 def _tombstones(groups: Groups, merged: Merged, before: pa.Table, touched: Ints, versions: Ints) -> pa.Table:
     """Tombstones of untouched keys and those the fold left, sorted by key."""
     dead = merged.status == Status.TOMBSTONE
-    setters = groups.order[merged.winner[dead]]
+    winners = groups.order[merged.winner[dead]]
+    setters = winners if merged.setters is None else groups.order[merged.setters[dead]]
     schema = tombstone_schema(groups.shape)
-    fresh = groups.rows.select(schema.names[:-1]).take(pa.array(setters))
+    fresh = groups.rows.select(schema.names[:-1]).take(pa.array(winners))
     for name in groups.shape.remembers:
         if name in merged.columns:
             place = fresh.column_names.index(name)

@@ -18,6 +18,7 @@ from mergers.builtin.aggregate import Aggregate
 from mergers.builtin.cdc import AwsDms, DebeziumMysql, DebeziumPostgres, OverwriteNonDefaults
 from mergers.builtin.commit_time import CommitTime
 from mergers.builtin.event_time import EventTime
+from mergers.builtin.expression import Expression
 from mergers.builtin.first_row import FirstRow
 from mergers.builtin.partial_update import PartialUpdate
 from mergers.contract import Merger
@@ -38,6 +39,7 @@ _BUILTINS: tuple[type[Merger], ...] = (
     FirstRow,
     PartialUpdate,
     Aggregate,
+    Expression,
     DebeziumMysql,
     DebeziumPostgres,
     AwsDms,

@@ -67,8 +67,12 @@ def merge_restarted(merger: Merger, groups: Groups, merge: Callable[[Groups], Me
     status[cut.merged] = merged.status
     used = merged.status != Status.ABSENT
     winner[cut.merged[used]] = cut.records[merged.winner[used]]
+    setters = winner.copy()
+    if merged.setters is not None:
+        dead = merged.status == Status.TOMBSTONE
+        setters[cut.merged[dead]] = cut.records[merged.setters[dead]]
     columns = {name: _with_settled(cut, groups, name, values) for name, values in merged.columns.items()}
-    return Merged(status, winner, columns)
+    return Merged(status, winner, columns, setters)
 
 
 def _with_settled(cut: _Cut, groups: Groups, name: str, values: pa.Array) -> pa.Array:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -25,6 +26,7 @@ from lakemerge.ingest.window_columns import WindowFrame
 from lakemerge.write.carried import CARRIED, MOST_SETS, Sets, bits_of
 from lakemerge.write.frame import KIND_WORDS
 from mergers import Merger, RowKind
+from mergers.contract import Bools
 from mergers.interrupts import is_foreign, is_interrupt
 from mergers.wording import argument
 
@@ -108,8 +110,8 @@ class Reading:
     key: tuple[str, ...]
     required: tuple[str, ...]
     """Columns other than the key that may not be null, except in deletes."""
-    marks: Mapping[str, pa.Array]
-    """Columns, and the values in them that turn an upsert into a delete."""
+    marks: Callable[[pa.RecordBatch], Bools | None]
+    """Which upserts the merger takes for deletes; ``None`` if none is (:meth:`mergers.Merger.marks`)."""
     ordering: tuple[str, ...]
     """The ordering columns, if they order records; else they are columns like others."""
     limit: int | None
@@ -127,7 +129,7 @@ class Reading:
         limit: int | None,
     ) -> Reading:
         required = [column.name for column in config.schema if not column.nullable and column.name not in config.key]
-        marks = merger.delete_marks(config.shape)
+        marks = partial(merger.marks, config.shape)
         ordering = config.ordering if merger.traits(config.shape).uses_ordering else ()
         return Reading(places, file_format, frame, config.key, tuple(required), marks, ordering, limit)
 
@@ -280,9 +282,8 @@ class Reading:
                 bad = rows.column(name).is_null()
                 if kind is not None:
                     bad = pc.and_(bad, pc.is_in(rows.column(kind), value_set=pa.array(_UPSERTS)))
-                for column in self.marks.keys() & set(rows.schema.names):
-                    deletes = pc.is_in(rows.column(column), value_set=self.marks[column])
-                    bad = pc.and_(bad, pc.invert(deletes))
+                if (deletes := self.marks(rows)) is not None:
+                    bad = pc.and_(bad, pa.array(~deletes))
                 _mark(bad, f"column {name!r} is NOT NULL and null", problems)
 
 

@@ -237,6 +237,10 @@ def _to_date(nodes: Sequence[Node], text: str) -> Node:
     return _date(nodes[0], text)
 
 
+def _of_lists(operator: str) -> Build:
+    return lambda nodes, text: nested.array_of_two(operator, nodes, text)
+
+
 def _exactly(count: int, build: Build) -> Function:
     return Function(count, count, build)
 
@@ -307,6 +311,8 @@ FUNCTIONS: dict[str, Function] = {
     "timestamp": _exactly(1, _to(TIMESTAMP)),
     # lists and maps
     "array_contains": _exactly(2, lambda nodes, text: nested.array_contains(nodes[0], nodes[1], text)),
+    "array_distinct": _exactly(1, lambda nodes, text: nested.array_distinct(nodes[0], text)),
+    **{f"array_{each}": _exactly(2, _of_lists(each)) for each in ("union", "intersect", "except")},
     **dict.fromkeys(("size", "cardinality"), _exactly(1, lambda nodes, text: nested.size(nodes[0], text))),
 }
 """The keys are names in lower case."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -12,9 +15,10 @@ from lakemerge.sql.logic import equal_values, of_one_kind
 from lakemerge.sql.nodes import Constant, Field, Node, call
 from lakemerge.sql.types import BIGINT, INT, is_text
 from lakemerge.sql.vectors import from_vector, refuse, to_vector, truths, valid
+from mergers.builtin.functions.equal import equality_codes, grouped
 from mergers.type_names import type_name
 
-__all__ = ["array_contains", "element", "field", "size"]
+__all__ = ["array_contains", "array_distinct", "array_of_two", "element", "field", "size"]
 
 
 def field(of: Node, wanted: str, text: str) -> Node:
@@ -62,6 +66,57 @@ def array_contains(of: Node, value: Node, text: str) -> Node:
     if one.kind != items.kind or is_text(value.kind) != is_text(items.kind):
         raise FilterError(f"{text}: the elements are {type_name(items.kind)}; CAST the value to it", construct=text)
     return call(_contains, [of, other], pa.bool_(), text)
+
+
+def array_distinct(of: Node, text: str) -> Node:
+    """``array_distinct``. Of equal elements the first one stays. Null equals null, and NaN equals NaN."""
+    return call(_distinct, [_list(of, text)], of.kind, text)
+
+
+def array_of_two(operator: str, nodes: Sequence[Node], text: str) -> Node:
+    """``array_union``, ``array_intersect`` or ``array_except``. No element comes twice. The order is that of
+    the first array, and then that of the second."""
+    one, other = (_list(node, text) for node in nodes)
+    if one.kind.value_type != other.kind.value_type:
+        raise FilterError(
+            f"{text}: {one.text} is {type_name(one.kind)}, and {other.text} {type_name(other.kind)}: the elements must "
+            "have one type",
+            construct=text,
+        )
+    kind = one.kind if one.kind.value_field.nullable else other.kind
+    return call(partial(_of_two, operator=operator, kind=kind), [one, other], kind, text)
+
+
+def _list(node: Node, text: str) -> Node:
+    if not pa.types.is_list(node.kind):
+        raise FilterError(f"{text}: {node.text} is {type_name(node.kind)}, not an array", construct=text)
+    return node
+
+
+def _distinct(values: pa.ListArray) -> pa.Array:
+    return _of_two(values, values.slice(0, 0), operator="union", kind=values.type)
+
+
+def _of_two(left: pa.ListArray, right: pa.ListArray, *, operator: str, kind: pa.DataType) -> pa.Array:
+    known = valid(left) if not len(right) else valid(left, right)
+    (entries, owners), (others, other_owners) = _entries(left), _entries(right)
+    elements = pa.concat_arrays(
+        [left.values.take(pa.array(entries)), right.values.take(pa.array(others)).cast(left.type.value_type)]
+    )
+    both = np.concatenate([owners, other_owners])
+    codes = grouped(both, equality_codes(elements))
+    order = np.argsort(both, kind="stable")
+    if operator != "union":
+        of_left = order[order < len(owners)]
+        there = np.isin(codes[of_left], codes[len(owners) :])
+        order = of_left[there if operator == "intersect" else ~there]
+    order = order[known[both[order]]]
+    first = np.sort(np.unique(codes[order], return_index=True)[1])
+    kept = order[first]
+    ends = np.concatenate([[0], np.cumsum(np.bincount(both[kept], minlength=len(left)))]).astype(np.int32)
+    # A list is null if its offset is.
+    offsets = pa.array(ends, mask=None if known.all() else np.append(~known, False))
+    return pa.ListArray.from_arrays(offsets, elements.take(pa.array(kept))).cast(kind)
 
 
 def _bounds(values: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -13,7 +13,7 @@ from sqlglot.errors import SqlglotError
 from lakemerge.errors import FilterError
 from lakemerge.sql.functions import FUNCTIONS
 
-__all__ = ["SUPPORTED", "is_explicit", "joints_of", "only", "parsed", "sql", "unsupported"]
+__all__ = ["SUPPORTED", "is_explicit", "joints_of", "mark_explicit", "only", "parsed", "sql", "unsupported"]
 
 SUPPORTED = (
     "columns, fields of structs, a[0] and m['k'], literals and INTERVALs of one unit, = == <> != < <= > >= <=>, "
@@ -41,9 +41,13 @@ _VARIABLE = re.compile(r"\$\{[^}\s]+\}")
 def _explicit_cast(parser: Any) -> Any:
     """Mark a cast that is written as ``CAST(1 AS BIGINT)``. sqlglot makes the same tree of ``1L``."""
     found = _SparkParser.FUNCTION_PARSERS["CAST"](parser)
-    if found is not None:
-        found.meta[_EXPLICIT] = True
-    return found
+    return found if found is None else mark_explicit(found)
+
+
+def mark_explicit(cast: Any) -> Any:
+    """The cast, as one that is written as ``CAST(...)``."""
+    cast.meta[_EXPLICIT] = True
+    return cast
 
 
 class _Filters(Spark):

@@ -131,9 +131,8 @@ class FramePlan:
         if not gaps and self.missing is None:
             return
         kept = np.ones(rows.num_rows, dtype=np.bool_) if upserts is None else upserts
-        for name, values in merger.delete_marks(self.shape).items():
-            if name in rows.schema.names:
-                kept = kept & ~pc.is_in(rows.column(name), value_set=values).to_numpy(zero_copy_only=False)
+        if (marked := merger.marks(self.shape, rows)) is not None:
+            kept = kept & ~marked
         if self.missing is not None and kept.any():
             raise FrameError(self.missing)
         for name in gaps:

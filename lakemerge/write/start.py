@@ -276,7 +276,7 @@ def plan_frame(
     required = [f.name for f in config.schema if not f.nullable and f.name not in sources and f.name not in config.key]
     lacking = f"upserts need the ordering column(s) {', '.join(missing)}{there}" if missing else None
     unfilled = f"upserts need the NOT NULL column(s) {', '.join(required)}{there}" if required else None
-    may_delete = any(name in sources for name in merger.delete_marks(shape))
+    may_delete = merger.may_delete(shape, sources)
     if missing and len(missing) < len(ordering):
         problems.append(
             f"ordering column(s) {', '.join(missing)} are missing; a frame carries all ordering columns, or none if it "
