@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from tests.conformance.model_expression import Expression
 from tests.conformance.model_functions import Function, check_range, function_of
 from tests.model import (
     DELETE,
@@ -337,6 +338,7 @@ ALL_MERGERS: dict[str, type[Merger]] = MERGERS | {
     "partial-update": PartialUpdate,
     "overwrite-non-defaults": OverwriteNonDefaults,
     "aggregate": AggregateMerger,
+    "expression": Expression,
     "custom:capped-sum": CappedSum,
     "custom:even-key-drops": EvenKeyDrops,
     "custom:strictly-greater": StrictlyGreater,

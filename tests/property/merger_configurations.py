@@ -278,7 +278,70 @@ def _others() -> list[Configuration]:
     return found
 
 
-CONFIGURATIONS = (*_others(), *_partial_updates(), *_aggregates())
+_RULES: Mapping[str, Mapping[str, Any]] = {
+    "sums": {"columns": {"i": "old.i + new.i", "n": "old.n + 1", "f": "old.f + new.f", "a": "old.a"}},
+    "sums of others": {"columns": {"n": "old.n + coalesce(new.i, 0)", "f": "coalesce(old.f, 0) + new.f", "a": "new.a"}},
+    "sums from zero": {"columns": {"n": "coalesce(old.n, 0) + new.n"}, "default": "keep"},
+    "sums of what is known": {"columns": {"n": "coalesce(old.n + new.n, old.n, new.n)"}, "default": "first"},
+    "differences": {"columns": {"n": "old.n + (new.i - old.i)"}},
+    "less": {"columns": {"n": "old.n - new.n", "s": "coalesce(new.s, old.s)"}, "first": {"n": "1"}},
+    "extremes": {
+        "columns": {
+            "f": "greatest(old.f, new.f)",
+            "s": "least(new.s, old.s)",
+            "r": "CASE WHEN new.r >= old.r THEN new.r ELSE old.r END",
+        }
+    },
+    "picks": {
+        "columns": {
+            "r": "greatest(old.r, new.r)",
+            "s": "CASE WHEN new.r >= old.r THEN new.s ELSE old.s END",
+            "l": "array_union(old.l, new.l)",
+        }
+    },
+    "picks by the lowest": {
+        "columns": {"r": "IF(old.r > new.r, new.r, old.r)", "s": "coalesce(old.s, new.s)", "a": "old.b", "b": "old.a"},
+        "default": "last",
+    },
+    "set or not": {
+        "columns": {"s": "CASE WHEN is_set(new.s) THEN new.s WHEN is_first() THEN 'first' ELSE 'unset' END"},
+        "first": {"s": "CASE WHEN is_set(new.s) THEN new.s WHEN is_first() THEN 'first' ELSE 'unset' END", "i": "1"},
+    },
+    "failing": {"columns": {"n": "old.n DIV new.n", "i": "old.i + new.i"}, "first": {"n": "new.n DIV new.i"}},
+    "failing and anew": {"columns": {"n": "new.n DIV new.i"}},
+    "ignoring": {"columns": {"n": "old.n + new.n"}, "ignore_when": "new.r < old.r"},
+    "ignoring by a total": {"columns": {"n": "old.n + 1", "s": "upper(new.s)"}, "ignore_when": "old.n > 3"},
+    "removing": {"columns": {"s": "coalesce(new.s, old.s)"}, "remove_when": "new.s = 'a'"},
+    "removing later": {"columns": {"n": "old.n + new.n"}, "remove_when": "new.s = 'b' AND NOT is_first()"},
+    "both": {
+        "columns": {"r": "greatest(old.r, new.r)", "s": "CASE WHEN new.r = 1 THEN 'one' ELSE old.s END"},
+        "first": {"s": "upper(new.s)"},
+        "ignore_when": "new.r < old.r",
+        "remove_when": "new.s = 'a'",
+    },
+    "failing conditions": {"columns": {"n": "old.n + new.n"}, "ignore_when": "new.n DIV new.i = 1"},
+    "newer": {"default": "newer"},
+    "last": {"default": "last"},
+    "first": {"default": "first"},
+}
+
+
+def _expressions() -> list[Configuration]:
+    found = []
+    for ordering in ((), ("o",), ("o", "p")):
+        given = [f"{name} INT" for name in ordering]
+        ddl = ", ".join(
+            ["k INT", *given, "i INT, n BIGINT, f DOUBLE, s STRING, r INT, l ARRAY<INT>, a INT, b INT"]
+        )
+        found += [
+            Configuration(f"expression {name}, {len(ordering)} orderings", ddl, "expression", options, ordering, _ALL)
+            for name, options in _RULES.items()
+            if (ordering or options.get("default") != "newer") and (len(ordering) < 2 or name == "both")
+        ]
+    return found
+
+
+CONFIGURATIONS = (*_others(), *_partial_updates(), *_aggregates(), *_expressions())
 
 
 @st.composite
