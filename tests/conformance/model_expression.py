@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Callable, Mapping
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
-from tests.model import Merger, Misconfigured, Record, Row, Spec, State, Tombstone, Unreadable, rank
+from tests.model import Merger, Misconfigured, Record, Row, Spec, State, Tombstone, Unreadable, has_equal, rank
 
 __all__ = ["RULES", "Expression", "Facts"]
 
@@ -71,6 +73,10 @@ def above(one: Any, other: Any) -> bool:
     return one is not None and other is not None and rank(one) > rank(other)
 
 
+def below(one: Any, other: Any) -> Any:
+    return None if one is None or other is None else one < other
+
+
 def union(one: Any, other: Any) -> Any:
     if one is None or other is None:
         return None
@@ -129,11 +135,46 @@ RULES: dict[str, Rule] = {
     "1": lambda f: 1,
     "new.s = 'a'": lambda f: None if f.n["s"] is None else f.n["s"] == "a",
     "new.s = 'b' AND NOT is_first()": lambda f: f.n["s"] == "b" and not f.first,
-    "new.o < old.o": lambda f: (
-        None if f.n["o"] is None or f.o["o"] is None else f.n["o"] < f.o["o"]
-    ),
+    "new.o < old.o": lambda f: None if f.n["o"] is None or f.o["o"] is None else f.n["o"] < f.o["o"],
     "new.r < old.r": lambda f: None if f.n["r"] is None or f.o["r"] is None else f.n["r"] < f.o["r"],
     "old.n > 3": lambda f: None if f.o["n"] is None else f.o["n"] > 3,
+    # those of the conformance cases
+    "new.n": lambda f: f.n["n"],
+    "old.n + new.v": lambda f: add(f.o["n"], f.n["v"]),
+    "new.at < old.at": lambda f: below(f.n["at"], f.o["at"]),
+    "new.n < 0": lambda f: below(f.n["n"], 0),
+    "new.a < 0": lambda f: below(f.n["a"], 0),
+    "new.a = 0": lambda f: None if f.n["a"] is None else f.n["a"] == 0,
+    "new.v < old.v": lambda f: below(f.n["v"], f.o["v"]),
+    "new.n > 100": lambda f: below(100, f.n["n"]),
+    "old.n > 5": lambda f: below(5, f.o["n"]),
+    "new.s = 'purged'": lambda f: None if f.n["s"] is None else f.n["s"] == "purged",
+    "new.s = 'purged' AND NOT is_first()": lambda f: f.n["s"] == "purged" and not f.first,
+    "coalesce(new.s, 'none')": lambda f: coalesce(f.n["s"], "none"),
+    "'new'": lambda f: "new",
+    "old.seen + 1": lambda f: add(f.o["seen"], 1, 32),
+    "new.price * new.pieces": lambda f: None if None in (f.n["price"], f.n["pieces"]) else f.n["price"] * f.n["pieces"],
+    "CASE WHEN NOT is_set(new.s) THEN 'unset' WHEN new.s IS NULL THEN 'null' ELSE new.s END": lambda f: (
+        "unset" if not f.is_set("s") else coalesce(f.n["s"], "null")
+    ),
+    "greatest(old.rank, new.rank)": lambda f: greatest(f.o["rank"], f.n["rank"]),
+    "CASE WHEN new.rank >= old.rank THEN new.state ELSE old.state END": lambda f: (
+        f.n["state"] if at_least(f.n["rank"], f.o["rank"]) else f.o["state"]
+    ),
+    "new.a DIV new.b": lambda f: quotient(f.n["a"], f.n["b"]),
+    "old.d + new.d / 3": lambda f: (f.o["d"] + (f.n["d"] / 3).quantize(Decimal("0.000001"), ROUND_HALF_UP)).quantize(
+        Decimal("0.01"), ROUND_HALF_UP
+    ),
+    "greatest(old.t, new.day)": lambda f: max(f.o["t"], dt.datetime.combine(f.n["day"], dt.time(), dt.UTC)),
+    "greatest(old.s, new.s)": lambda f: greatest(f.o["s"], f.n["s"]),
+    "hour(new.t)": lambda f: f.n["t"].astimezone(dt.UTC).hour,
+    "array_except(old.m, new.m)": lambda f: (
+        None if None in (f.o["m"], f.n["m"]) else [v for v in dict.fromkeys(f.o["m"]) if v not in f.n["m"]]
+    ),
+    "array_union(old.m, new.m)": lambda f: union(f.o["m"], f.n["m"]),
+    "old.a + new.a": lambda f: add(f.o["a"], f.n["a"]),
+    "coalesce(old.b, 0) + new.b": lambda f: add(coalesce(f.o["b"], 0), f.n["b"]),
+    "coalesce(old.c + new.c, old.c, new.c)": lambda f: coalesce(add(f.o["c"], f.n["c"]), f.o["c"], f.n["c"]),
     "new.n DIV new.i = 1": lambda f: (
         None if quotient(f.n["n"], f.n["i"]) is None else quotient(f.n["n"], f.n["i"]) == 1
     ),
@@ -201,7 +242,7 @@ class Expression(Merger):
             return None if ordering is None else Tombstone(ordering)
         row: Row = {name: record.values.get(name) for name in self.spec.schema.names}
         facts = Facts(dict.fromkeys(row), row, record.values, first=True)
-        made = {name: self.value(text, facts) for name, text in self.first.items()}
+        made = {name: self.value(text, facts, name) for name, text in self.first.items()}
         return row | made
 
     def changed(self, row: Row, record: Record, ordering: Any) -> State:
@@ -224,7 +265,7 @@ class Expression(Merger):
                 continue
             if name in self.columns:
                 if self.applies(self.columns[name], record):
-                    after[name] = self.value(self.columns[name], facts)
+                    after[name] = self.value(self.columns[name], facts, name)
             elif name in record.values and self.takes(row.get(name), newer=newer):
                 after[name] = record.values[name]
         return after
@@ -240,15 +281,21 @@ class Expression(Merger):
         reads = _reads(text, "new")
         return not reads or bool(_reads(text, "asked")) or bool(reads & record.values.keys())
 
-    def value(self, text: str, facts: Facts) -> Any:
+    def value(self, text: str, facts: Facts, column: str | None = None) -> Any:
         """The value, or that it is not known."""
         read = [facts.o[name] for name in _reads(text, "old")] + [facts.n[name] for name in _reads(text, "new")]
         if any(value is UNKNOWN for value in read):
             return UNKNOWN
         try:
-            return RULES[text](facts)
+            return self.stored_in(RULES[text](facts), column)
         except Failed:
             return UNKNOWN
+
+    def stored_in(self, value: Any, column: str | None) -> Any:
+        """The value, if the column holds it. Raises :class:`Failed`."""
+        if column is None or not isinstance(value, int) or isinstance(value, bool):
+            return value
+        return value if has_equal(value, self.spec.schema.field(column).type) else whole(value, 0)
 
     def ask(self, option: str, row: Row, record: Record, *, first: bool) -> Any:
         """Whether the condition is true. Raises :class:`Failed`."""
@@ -271,4 +318,3 @@ class Expression(Merger):
         if LOST in row or any(value is UNKNOWN for value in row.values()):
             raise Unreadable("a rule failed")
         return row
-

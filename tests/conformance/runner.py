@@ -58,6 +58,7 @@ SUPPORTED: frozenset[str | None] = frozenset(
         "debezium-mysql",
         "debezium-postgres",
         "event-time",
+        "expression",
         "first-row",
         "overwrite-non-defaults",
         "partial-update",

@@ -22,6 +22,7 @@ CASES_PER_FILE = {
     "custom.json": 4,
     "deletes_and_tombstones.json": 9,
     "event_time.json": 13,
+    "expression.json": 38,
     "first_row.json": 4,
     "frame_types.json": 4,
     "ordering.json": 9,

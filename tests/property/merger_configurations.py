@@ -280,8 +280,8 @@ def _others() -> list[Configuration]:
 
 _RULES: Mapping[str, Mapping[str, Any]] = {
     "sums": {"columns": {"i": "old.i + new.i", "n": "old.n + 1", "f": "old.f + new.f", "a": "old.a"}},
-    "sums of others": {"columns": {"n": "old.n + coalesce(new.i, 0)", "f": "coalesce(old.f, 0) + new.f", "a": "new.a"}},
-    "sums from zero": {"columns": {"n": "coalesce(old.n, 0) + new.n"}, "default": "keep"},
+    "sums of others": {"columns": {"n": "old.n + coalesce(new.i, 0)", "a": "new.a"}, "default": "keep"},
+    "sums from zero": {"columns": {"n": "coalesce(old.n, 0) + new.n", "f": "coalesce(old.f, 0) + new.f"}},
     "sums of what is known": {"columns": {"n": "coalesce(old.n + new.n, old.n, new.n)"}, "default": "first"},
     "differences": {"columns": {"n": "old.n + (new.i - old.i)"}},
     "less": {"columns": {"n": "old.n - new.n", "s": "coalesce(new.s, old.s)"}, "first": {"n": "1"}},
@@ -328,15 +328,23 @@ _RULES: Mapping[str, Mapping[str, Any]] = {
 
 def _expressions() -> list[Configuration]:
     found = []
-    for ordering in ((), ("o",), ("o", "p")):
+    unordered = (
+        "sums",
+        "sums of what is known",
+        "picks by the lowest",
+        "failing",
+        "ignoring by a total",
+        "both",
+        "last",
+    )
+    for ordering, names in (((), unordered), (("o",), tuple(_RULES)), (("o", "p"), ("both",))):
         given = [f"{name} INT" for name in ordering]
-        ddl = ", ".join(
-            ["k INT", *given, "i INT, n BIGINT, f DOUBLE, s STRING, r INT, l ARRAY<INT>, a INT, b INT"]
-        )
+        ddl = ", ".join(["k INT", *given, "i INT, n BIGINT, f DOUBLE, s STRING, r INT, l ARRAY<INT>, a INT, b INT"])
         found += [
-            Configuration(f"expression {name}, {len(ordering)} orderings", ddl, "expression", options, ordering, _ALL)
-            for name, options in _RULES.items()
-            if (ordering or options.get("default") != "newer") and (len(ordering) < 2 or name == "both")
+            Configuration(
+                f"expression {name}, {len(ordering)} orderings", ddl, "expression", _RULES[name], ordering, _ALL
+            )
+            for name in names
         ]
     return found
 

@@ -23,7 +23,7 @@ from lakemerge.sql.types import is_number, is_time
 from mergers.contract import TableShape
 from mergers.type_names import type_name
 
-__all__ = ["IS_FIRST", "Rule", "Rules", "compiled", "is_set_name", "new_name", "old_name", "rules_of"]
+__all__ = ["IS_FIRST", "Rule", "Rules", "compiled", "is_set_name", "new_name", "old_name", "rules_of", "worded"]
 
 IS_FIRST: Final = "is_first()"
 """The name that a compiled rule has for ``is_first()``."""
@@ -253,7 +253,7 @@ class _Compiling:
                     raise FilterError(f"it reads old.{name}, and a first record has no row before it: read new.{name}")
             return Rule.of(text, tree, finish(compiled(tree, self.shape.schema)))
         except FilterError as error:
-            self.problems.append(f"{what}, {text!r}: {_worded(error.message)}")
+            self.problems.append(f"{what}, {text!r}: {worded(error.message)}")
             return None
 
     @property
@@ -363,7 +363,7 @@ def _no_function(name: str) -> str:
 _NAME = re.compile(r"`((?:old|new|is_set)\.[^`]+|is_first\(\))`")
 
 
-def _worded(message: str) -> str:
+def worded(message: str) -> str:
     """A message about a filter, about a rule."""
     told = _NAME.sub(r"\1", message).replace("the filter cannot be judged: ", "")
     return re.sub(r"\b(a|the) filters?\b", r"\1 rule", told).replace("filters do", "rules do")

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lakemerge.errors import FilterError
 from lakemerge.sql.nodes import Node, Rows
-from mergers.builtin.rules.checked import IS_FIRST, Rule, is_set_name, new_name, old_name
+from mergers.builtin.rules.checked import IS_FIRST, Rule, is_set_name, new_name, old_name, worded
 from mergers.contract import Bools, Groups
 from mergers.errors import MergeOverflowError
 
@@ -58,8 +58,7 @@ def evaluated(node: Node, batch: pa.RecordBatch, kind: pa.DataType) -> Computed:
         return Computed(values if values.type == kind else values.cast(kind))
     except FilterError as error:
         if batch.num_rows == 1:
-            told = error.message.removeprefix("the filter cannot be judged: ")
-            return Computed(pa.nulls(1, kind), np.ones(1, dtype=np.bool_), {0: told})
+            return Computed(pa.nulls(1, kind), np.ones(1, dtype=np.bool_), {0: worded(error.message)})
     half = batch.num_rows // 2
     left, right = (evaluated(node, part, kind) for part in (batch.slice(0, half), batch.slice(half)))
     masks = [
