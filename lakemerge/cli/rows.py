@@ -79,7 +79,11 @@ def init(
         list[str] | None, typer.Option(help="A column that says which record is newer; may be given again.")
     ] = None,
     merger: Annotated[
-        str | None, typer.Option(help="A merger's name; by default event-time with --ordering, else commit-time.")
+        str | None,
+        typer.Option(
+            help="A merger's name; by default event-time with --ordering, else commit-time. For a rule of your own "
+            """take expression, with --options '{"columns": {"n": "old.n + new.n"}}'."""
+        ),
     ] = None,
     options: OptionsOption = None,
     partition_by: Annotated[
