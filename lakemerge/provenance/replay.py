@@ -43,7 +43,7 @@ from lakemerge.results.display import Shown
 from lakemerge.results.writes import UpsertResult
 from lakemerge.schema.widening import is_wider
 from lakemerge.table.alter import SchemaChange, alter
-from lakemerge.table.create import create_table
+from lakemerge.table.create import choose_merger, create_table
 from lakemerge.table.open_table import OpenTable
 from lakemerge.table.opening import open_handle, open_table
 from lakemerge.write.base_file import BaseWriteSpec, ordinals_needed, write_base_files
@@ -213,9 +213,12 @@ class Replay:
         """Raise an error if the caller asks for another merger than an existing table has."""
         config = table.view.config
         name = merger.name if isinstance(merger, Merger) else merger
-        other = isinstance(merger, Merger) and dict(merger.options()) != dict(config.merger_options)
-        other = other or (options is not None and dict(options) != dict(config.merger_options))
-        if other or name not in (None, config.merger_name, config.merger_id):
+        other = name not in (None, config.merger_name, config.merger_id)
+        if not other and (options is not None or isinstance(merger, Merger)):
+            # A merger may keep more than it is given, so what it keeps is compared.
+            wanted = choose_merger(table.handle, merger or config.merger_id, options, config.shape)
+            other = dict(wanted.options()) != dict(config.merger_options)
+        if other:
             raise InputError(
                 f"the table at {table.url} merges by {config.merger_name!r} with options "
                 f"{dict(config.merger_options)}; replay into a new table to merge in another way"

@@ -17,7 +17,7 @@ from lakemerge.errors import FilterError
 from lakemerge.sql.casts import cast
 from lakemerge.sql.functions import FUNCTIONS
 from lakemerge.sql.logic import condition
-from lakemerge.sql.nodes import Node
+from lakemerge.sql.nodes import Call, Constant, Node, Rows, all_nodes
 from lakemerge.sql.trees import FUNCTIONS_VERSION, Tree, mapped, node_of, parts_of, tree_of
 from lakemerge.sql.types import is_number, is_time
 from mergers.contract import TableShape
@@ -243,6 +243,7 @@ class _Compiling:
 
     def _rule(self, text: str, tree: Tree | None, what: str, finish: Any, *, first: bool = False) -> Rule | None:
         try:
+            fresh = tree is None
             if tree is None:
                 tree = self._resolved(tree_of(text))
             used = [(part[0], part[1]) for part in parts_of(tree) if part[0] in _SIDES]
@@ -251,7 +252,10 @@ class _Compiling:
                     raise FilterError(f"the table has no column {name!r}; it has {self._known}")
                 if first and side == "old":
                     raise FilterError(f"it reads old.{name}, and a first record has no row before it: read new.{name}")
-            return Rule.of(text, tree, finish(compiled(tree, self.shape.schema)))
+            found = Rule.of(text, tree, finish(compiled(tree, self.shape.schema)))
+            if fresh:
+                _check_constants(found.node)
+            return found
         except FilterError as error:
             self.problems.append(f"{what}, {text!r}: {worded(error.message)}")
             return None
@@ -327,6 +331,13 @@ def compiled(tree: Tree, schema: pa.Schema) -> Node:
 
 def _lookup(fields: Mapping[str, pa.DataType]) -> pa.Schema:
     return pa.schema(list(fields.items()))
+
+
+def _check_constants(node: Node) -> None:
+    """Raise :class:`FilterError` for a part without columns that fails, for it would on every record."""
+    for part in all_nodes(node):
+        if isinstance(part, Call) and all(isinstance(argument, Constant) for argument in part.arguments):
+            part.evaluate(Rows.one())
 
 
 def _fits(given: pa.DataType, kind: pa.DataType) -> bool:
