@@ -120,9 +120,6 @@ RULES: dict[str, Rule] = {
         f.n["r"] if at_least(f.n["r"], f.o["r"]) else f.o["r"]
     ),
     "IF(old.r > new.r, new.r, old.r)": lambda f: f.n["r"] if above(f.o["r"], f.n["r"]) else f.o["r"],
-    "CASE WHEN new.r >= old.r THEN new.s ELSE old.s END": lambda f: (
-        f.n["s"] if at_least(f.n["r"], f.o["r"]) else f.o["s"]
-    ),
     "CASE WHEN is_set(new.s) THEN new.s WHEN is_first() THEN 'first' ELSE 'unset' END": lambda f: (
         f.n["s"] if f.is_set("s") else "first" if f.first else "unset"
     ),
@@ -175,6 +172,19 @@ RULES: dict[str, Rule] = {
     "old.a + new.a": lambda f: add(f.o["a"], f.n["a"]),
     "coalesce(old.b, 0) + new.b": lambda f: add(coalesce(f.o["b"], 0), f.n["b"]),
     "coalesce(old.c + new.c, old.c, new.c)": lambda f: coalesce(add(f.o["c"], f.n["c"]), f.o["c"], f.n["c"]),
+    # those of the golden table
+    "CASE WHEN new.r >= old.r THEN new.s ELSE old.s END": lambda f: (
+        f.n["s"] if at_least(f.n["r"], f.o["r"]) else f.o["s"]
+    ),
+    "IF(new.day > DATE '2024-01-01' + INTERVAL 1 MONTH, new.day, old.day)": lambda f: (
+        f.n["day"] if below(dt.date(2024, 2, 1), f.n["day"]) else f.o["day"]
+    ),
+    "coalesce(upper(trim(new.s)), 'none')": lambda f: "none" if f.n["s"] is None else f.n["s"].strip(" ").upper(),
+    "new.n < 0 OR new.n % 7 = 6": lambda f: None if f.n["n"] is None else f.n["n"] < 0 or f.n["n"] % 7 == 6,
+    "new.s IN ('gone', 'purged') AND NOT is_first() OR is_set(new.l) AND size(new.l) > 3": lambda f: (
+        (f.n["s"] in ("gone", "purged") and not f.first)
+        or (f.is_set("l") and f.n["l"] is not None and len(f.n["l"]) > 3)
+    ),
     "new.n DIV new.i = 1": lambda f: (
         None if quotient(f.n["n"], f.n["i"]) is None else quotient(f.n["n"], f.n["i"]) == 1
     ),

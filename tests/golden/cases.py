@@ -401,6 +401,43 @@ CASES = (
         ),
     ),
     Case(
+        "expression",
+        "expression",
+        "k BIGINT, o BIGINT, r INT, s STRING, n BIGINT, l ARRAY<INT>, d DECIMAL(10,2), day DATE",
+        ordering=("o",),
+        options={
+            "columns": {
+                "r": "greatest(old.r, new.r)",
+                "s": "CASE WHEN new.r >= old.r THEN new.s ELSE old.s END",
+                "n": "coalesce(old.n + new.n, old.n, new.n)",
+                "l": "array_union(old.l, new.l)",
+                "d": "old.d + new.d / 3",
+                "day": "IF(new.day > DATE '2024-01-01' + INTERVAL 1 MONTH, new.day, old.day)",
+            },
+            "first": {"s": "coalesce(upper(trim(new.s)), 'none')"},
+            "ignore_when": "new.n < 0 OR new.n % 7 = 6",
+            "remove_when": "new.s IN ('gone', 'purged') AND NOT is_first() OR is_set(new.l) AND size(new.l) > 3",
+        },
+        steps=(
+            Write(
+                ("k", "o", "r", "s", "n", "l", "d", "day"),
+                [
+                    [1, 5, 2, " a", 1, [1, 1], "1.00", "2024-01-31"],
+                    [2, 5, None, None, None, [], "0.50", None],
+                    [3, 5, 1, "gone", 3, None, None, "2024-05-01"],
+                ],
+            ),
+            Write(("k", "o", "r", "s"), [[1, 4, 3, "late"], [2, 6, 1, "b"], [3, 6, 1, "gone"]]),
+            Compact(),
+            Write(
+                ("k", "o", "n", "l", "d", "day"),
+                [[1, 7, 4, [2, 1], "1.00", "2024-02-02"], [2, 7, 13, [9], "9.00", None], [3, 5, 1, [1], "1.00", None]],
+            ),
+            Write(("k", "o", "l"), [[2, 3, [1, 2, 3, 4]], [4, 1, [1, 2, 3, 4]]]),
+            Write(("k", "o", "n"), [[1, 8, 2, "-U"], [3, 6, 5], [2, 6, 1]]),
+        ),
+    ),
+    Case(
         "altered",
         "event-time",
         "k BIGINT, o BIGINT, n BIGINT",
