@@ -19,14 +19,17 @@ from mergers.contract import Bools, Kinds
 from mergers.kernel import overlay_rows, tombstone_schema
 
 __all__ = [
+    "AS_EXPRESSIONS",
     "CASES",
     "HOT_KEY",
+    "IN_ROUNDS",
     "MARKER",
     "ROW_CASE",
     "SCHEMA",
     "Case",
     "Inputs",
     "NewestRow",
+    "hot_key",
     "logs_only",
     "merged",
     "one_table",
@@ -111,6 +114,30 @@ CASES = (
     Case("aggregate, ordered", "aggregate", 2.0, ("ts",), {"aggregates": {**_SUMS, "d1": "product"}}),
 )
 ROW_CASE = Case("row contract", "newest-row", None, ("ts",))
+_LAST = ("ts", "f1", "d1", "op", "file")
+_ADDED = ("i0", "f0", "d0")
+_RULES = {
+    **{name: f"coalesce(old.{name} + new.{name}, old.{name}, new.{name})" for name in _ADDED},
+    **{name: f"coalesce(new.{name}, old.{name})" for name in _LAST},
+    "i1": "old.i1 + 1",
+    "i2": "greatest(old.i2, new.i2)",
+    "f1": "least(old.f1, new.f1)",
+    "s0": "old.s0",
+}
+AS_EXPRESSIONS: Mapping[str, Case] = {
+    "event-time": Case("event-time, as an expression", "expression", 2.0, ("ts",)),
+    "aggregate": Case("aggregate, as an expression", "expression", 2.0, (), {"columns": _RULES, "first": {"i1": "1"}}),
+}
+"""Name of a case -> the same as rules that are folds. ``target``: how many times the built-in it may take."""
+IN_ROUNDS = Case(
+    "row contract, as an expression",
+    "expression",
+    None,
+    ("ts",),
+    {"default": "keep", "ignore_when": "new.ts < old.ts"}
+    | {"columns": {name: f"new.{name}" for name in SCHEMA.names if name not in ("k", "ts")}},
+)
+"""``event-time`` for full rows, by a condition. Conditions take rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +175,13 @@ def logs_only(scale: float, *, seed: int) -> Inputs:
     return Inputs("versions", SCHEMA.empty_table(), [_rows(rng, numbers, stored=False) for _ in range(5)])
 
 
+def hot_key(count: int, *, seed: int) -> Inputs:
+    """So many records of one key in one commit."""
+    return Inputs(
+        "hot key", SCHEMA.empty_table(), [_rows(np.random.default_rng(seed), np.zeros(count, np.int64), stored=False)]
+    )
+
+
 def one_table(scale: float, *, seed: int) -> Inputs:
     """1 M rows, and five commits of 100,000 changes to them; no key twice in a commit."""
     rng = np.random.default_rng(seed)
@@ -156,16 +190,20 @@ def one_table(scale: float, *, seed: int) -> Inputs:
     return Inputs("table", _rows(rng, np.arange(keys), stored=True), logs)
 
 
-def merged(case: Case, inputs: Inputs) -> pa.Table:
-    """The rows after the merge, sorted by key."""
+def merged(case: Case, inputs: Inputs, built: tuple[TableShape, Merger] | None = None) -> pa.Table:
+    """The rows after the merge, sorted by key.
+
+    :param built: the case's shape and merger, if making them, which a table does once, is not to be timed.
+    """
+    shape, merger = (case.shape, case.built()) if built is None else built
     kinds: Sequence[Kinds | None] = [None] * len(inputs.frames)
     if case.takes_back is not None:
         upsert = np.int8(RowKind.UPDATE_AFTER)
         kinds = [np.where(mask, np.int8(case.takes_back), upsert) for mask in inputs.taken_back]
     frames = [Frame(rows, kinds[version], version) for version, rows in enumerate(inputs.frames)]
-    tombstones = tombstone_schema(case.shape).empty_table()
+    tombstones = tombstone_schema(shape).empty_table()
     columns = case.schema.names
-    folded = fold(case.built(), case.shape, base=inputs.base, tombstones=tombstones, frames=frames, columns=columns)
+    folded = fold(merger, shape, base=inputs.base, tombstones=tombstones, frames=frames, columns=columns)
     return overlay_rows(inputs.base, folded, columns, sort=True)
 
 

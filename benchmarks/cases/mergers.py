@@ -15,8 +15,20 @@ import pyarrow.parquet as pq
 from benchmarks.cases import merger_functions, paimon
 from benchmarks.cases.merger_answers import Answers
 from benchmarks.cases.merger_folds import Folds
+from benchmarks.cases.merger_records import (
+    AS_EXPRESSIONS,
+    IN_ROUNDS,
+    ROW_CASE,
+    SCHEMA,
+    Case,
+    Inputs,
+    hot_key,
+    logs_only,
+    merged,
+    one_table,
+    updates,
+)
 from benchmarks.cases.merger_records import CASES as CONFIGURATIONS
-from benchmarks.cases.merger_records import ROW_CASE, SCHEMA, Case, Inputs, logs_only, merged, one_table, updates
 from benchmarks.harness import Rounds, Run, Seed
 from benchmarks.measure import Contender, Report, interleave, usable_cores
 from benchmarks.tables import OFF
@@ -24,8 +36,10 @@ from lakemerge import LakeTable, Settings
 
 __all__ = ["mergers"]
 
-_PARTS = ("updates", "versions", "functions", "row", "pypaimon")
+_PARTS = ("updates", "versions", "functions", "row", "expression", "pypaimon")
 _PAIMON_TARGET = 20.0
+_ROW_TARGET = 10.0
+_HOT_RECORDS = 1_000_000
 _PAIMON_ROUNDS = 3
 """It takes so long that a few rounds are enough."""
 
@@ -42,7 +56,8 @@ def mergers(
 
     At scale 1: 2 M stored rows with 10 % log rows, and 1 M log-only records of five versions a key with 100,000 of one
     key, all of 12 columns; both once more with arrays, wide decimals, sketches, bitmaps, and records that take back
-    what came before; what the row contract costs; and a table of 1 M rows with five commits of 100,000 read by us and
+    what came before; what the row contract costs; rules of ``expression`` against the built-ins and the row contract,
+    and 1 M records of one key; and a table of 1 M rows with five commits of 100,000 read by us and
     by pypaimon. Every result is compared with rows that DuckDB computed from the records, or that a plain fold in
     Python gives.
     """
@@ -59,6 +74,8 @@ def mergers(
                 _built_ins(make(scale, seed=seed), run.report, rounds)
         if "row" in parts:
             _row_contract(updates(scale, seed=seed), run.report, rounds)
+        if "expression" in parts:
+            _expressions(scale, seed, run.report, rounds)
         if "pypaimon" in parts:
             if paimon.PYTHON.exists():
                 _against_pypaimon(one_table(scale, seed=seed), run, rounds)
@@ -96,6 +113,40 @@ def _row_contract(inputs: Inputs, report: Report, rounds: int) -> None:
     what, detail = f"event-time in Python, {pairs:,} pairs of 12 columns", {"pairs": pairs, "us_per_pair": micros}
     report.timed("row", what, samples[ROW_CASE.name], samples[built_in.name], detail=detail)
     report.say(f"row contract: {micros[ROW_CASE.name]:.1f} us a pair, event-time {micros[built_in.name]:.1f} us")
+
+
+def _expressions(scale: float, seed: int, report: Report, rounds: int) -> None:
+    """Rules against the built-ins whose folds they are, rules in rounds against the row contract, and a hot key."""
+    by_name = {case.name: case for case in CONFIGURATIONS}
+    for inputs in (updates(scale, seed=seed), logs_only(scale, seed=seed)):
+        for name, case in AS_EXPRESSIONS.items():
+            built_in = by_name[name]
+            same = merged(case, inputs).equals(merged(built_in, inputs))
+            report.check(f"{inputs.name}, {case.name}", [] if same else ["other rows than the built-in's"])
+            contenders = [_contender(each, inputs) for each in (case, built_in)]
+            samples = interleave(contenders, rounds=rounds)
+            what = f"{case.name}: {inputs.base.num_rows:,} rows + {inputs.log_rows:,}, against the built-in"
+            report.timed("expression", what, samples[case.name], samples[name], target=case.target)
+    inputs = updates(scale, seed=seed)
+    same = merged(IN_ROUNDS, inputs).equals(merged(ROW_CASE, inputs))
+    report.check(IN_ROUNDS.name, [] if same else ["other rows than the row contract's"])
+    contenders = [_contender(each, inputs) for each in (IN_ROUNDS, ROW_CASE)]
+    samples = interleave(contenders, rounds=rounds)
+    report.timed(
+        "expression", f"{IN_ROUNDS.name}: {inputs.base.num_rows:,} + {inputs.log_rows:,}, times faster", samples[ROW_CASE.name], samples[IN_ROUNDS.name],
+        target=_ROW_TARGET, at_least=True,
+    )  # fmt: skip
+    hot = hot_key(max(10, int(_HOT_RECORDS * scale)), seed=seed)
+    for case in (AS_EXPRESSIONS["aggregate"], IN_ROUNDS):
+        (samples,) = interleave([_contender(case, hot)], rounds=1).values()
+        seconds = statistics.median(samples)
+        each = seconds / hot.log_rows * 1e6
+        report.say(f"hot key of {hot.log_rows:,} records, {case.name}: {seconds:.2f} s, {each:.0f} us each")
+
+
+def _contender(case: Case, inputs: Inputs) -> Contender:
+    """The merge of a case whose merger is there already, as it is when a table is open."""
+    return Contender(case.name, partial(merged, case, inputs, (case.shape, case.built())))
 
 
 def _against_pypaimon(inputs: Inputs, run: Run, rounds: int) -> None:

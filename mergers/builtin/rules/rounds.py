@@ -47,9 +47,11 @@ class _Arranged:
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         turn = part.index - part.spread(part.starts)
-        by = np.lexsort((place[part.group], turn))
         starts = np.concatenate([[0], np.cumsum(np.bincount(turn))]).astype(np.int64)
-        return cls(groups[order], records[by], starts)
+        # The groups that have a record for a round are the first ones.
+        arranged = np.empty_like(records)
+        arranged[starts[turn] + place[part.group]] = records
+        return cls(groups[order], arranged, starts)
 
 
 class _Column:
@@ -268,7 +270,9 @@ def judge(groups: Groups, rules: Rules, policies: Policies) -> Judged:
     codes = order_codes([groups.column(name) for name in shape.ordering]) if ordered else np.zeros(count, np.int64)
     placed = groups.has_ordering if ordered else np.zeros(count, dtype=np.bool_)
     upserts, deletes = upserts_of(groups), groups.kinds == RowKind.DELETE
-    status = np.full(size, Status.ABSENT, dtype=np.int8)
+    row, tombstone, nothing = int(Status.ROW), int(Status.TOMBSTONE), int(Status.ABSENT)
+    lowest = np.iinfo(np.int64).min
+    status = np.full(size, nothing, dtype=np.int8)
     top, winner, setter, creator = (np.full(size, -1, dtype=np.int64) for _ in range(4))
     applied, newer = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
     told: dict[int, tuple[Rule, str]] = {}
@@ -279,11 +283,11 @@ def judge(groups: Groups, rules: Rules, policies: Policies) -> Judged:
         state, code, stored = status[:size], codes[record], groups.stored[record]
         upsert, delete = upserts[record], deletes[record]
         none = np.zeros(size, dtype=np.bool_)
-        absent, higher = state == Status.ABSENT, code >= top[:size]
+        absent, higher = state == nothing, code >= top[:size]
         gone = delete & ~placed[record]
         buried = delete & ~gone & (absent | higher)
-        first = upsert & (absent | ((state == Status.TOMBSTONE) & higher))
-        onto, lost = upsert & (state == Status.ROW), upsert & (state == _LOST)
+        first = upsert & (absent | ((state == tombstone) & higher))
+        onto, lost = upsert & (state == row), upsert & (state == _LOST)
         removed, failed = none, none
 
         def ask(rule: Rule, asked: Bools, *, is_first: bool) -> Bools:
@@ -311,13 +315,13 @@ def judge(groups: Groups, rules: Rules, policies: Policies) -> Judged:
         counted = (makes | onto | removed | failed | lost | buried) & (absent | higher)
         top[:size][counted], winner[:size][counted] = code[counted], record[counted]
         setter[:size][removed | buried] = record[removed | buried]
-        state[makes] = Status.ROW
-        state[removed] = Status.TOMBSTONE if ordered else Status.ABSENT
+        state[makes] = row
+        state[removed] = tombstone if ordered else nothing
         state[failed] = _LOST
-        state[buried] = Status.TOMBSTONE
-        state[gone] = Status.ABSENT
+        state[buried] = tombstone
+        state[gone] = nothing
         # An absent key remembers nothing, so whatever comes next is newer.
-        top[:size][state == Status.ABSENT] = np.iinfo(np.int64).min
+        top[:size][state == nothing] = lowest
     if (status == _LOST).any():
         place = int(np.argmax(status == _LOST))
         raise failure(groups, int(arranged.groups[place]), None, *told[place])
