@@ -132,10 +132,8 @@ def _expressions(scale: float, seed: int, report: Report, rounds: int) -> None:
     report.check(IN_ROUNDS.name, [] if same else ["other rows than the row contract's"])
     contenders = [_contender(each, inputs) for each in (IN_ROUNDS, ROW_CASE)]
     samples = interleave(contenders, rounds=rounds)
-    report.timed(
-        "expression", f"{IN_ROUNDS.name}: {inputs.base.num_rows:,} + {inputs.log_rows:,}, times faster", samples[ROW_CASE.name], samples[IN_ROUNDS.name],
-        target=_ROW_TARGET, at_least=True,
-    )  # fmt: skip
+    what = f"{IN_ROUNDS.name}: {inputs.base.num_rows:,} rows + {inputs.log_rows:,}, times faster"
+    report.timed("expression", what, samples[ROW_CASE.name], samples[IN_ROUNDS.name], target=_ROW_TARGET, at_least=True)
     hot = hot_key(max(10, int(_HOT_RECORDS * scale)), seed=seed)
     for case in (AS_EXPRESSIONS["aggregate"], IN_ROUNDS):
         (samples,) = interleave([_contender(case, hot)], rounds=1).values()

@@ -30,7 +30,7 @@ from lakemerge.sql.nodes import Node
 from lakemerge.sql.parsing import is_explicit, mark_explicit, only, parsed, unsupported
 from mergers.type_names import type_name
 
-__all__ = ["FUNCTIONS_VERSION", "Tree", "mapped", "node_of", "parts_of", "tree_of"]
+__all__ = ["FUNCTIONS_VERSION", "FilterError", "Tree", "mapped", "node_of", "parts_of", "tree_of"]
 
 Tree = list[Any]
 FUNCTIONS_VERSION: Final = 1

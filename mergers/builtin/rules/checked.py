@@ -13,12 +13,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lakemerge.errors import FilterError
 from lakemerge.sql.casts import cast
 from lakemerge.sql.functions import FUNCTIONS
 from lakemerge.sql.logic import condition
 from lakemerge.sql.nodes import Call, Constant, Node, Rows, all_nodes
-from lakemerge.sql.trees import FUNCTIONS_VERSION, Tree, mapped, node_of, parts_of, tree_of
+from lakemerge.sql.trees import FUNCTIONS_VERSION, FilterError, Tree, mapped, node_of, parts_of, tree_of
 from lakemerge.sql.types import is_number, is_time
 from mergers.contract import TableShape
 from mergers.type_names import type_name

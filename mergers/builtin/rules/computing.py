@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from lakemerge.errors import FilterError
 from lakemerge.sql.nodes import Node, Rows
+from lakemerge.sql.trees import FilterError
 from mergers.builtin.rules.checked import IS_FIRST, Rule, is_set_name, new_name, old_name, worded
 from mergers.contract import Bools, Groups
 from mergers.errors import MergeOverflowError

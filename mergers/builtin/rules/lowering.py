@@ -11,9 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakemerge.errors import FilterError
 from lakemerge.sql.nodes import Node
-from lakemerge.sql.trees import Tree
+from lakemerge.sql.trees import FilterError, Tree
 from mergers.builtin.rules.checked import Rule, compiled
 from mergers.ordering import is_orderable
 
