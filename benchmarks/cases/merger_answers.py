@@ -57,8 +57,10 @@ _SUMS = {
     "f1": "min(f1)",
     "d0": "sum(d0)",
 }
+_AGGREGATED = {**{name: _not_null(name) for name in _VALUES}, **_SUMS, "s0": _picked("s0", least=True)}
 _EXPRESSIONS: Mapping[str, Mapping[str, str]] = {
     "event-time": _whole(_BY_TIME),
+    "event-time, as an expression": _whole(_BY_TIME),
     "row contract": _whole(_BY_TIME),
     "commit-time": _whole("p"),
     "first-row": _whole("p", least=True),
@@ -81,7 +83,8 @@ _EXPRESSIONS: Mapping[str, Mapping[str, str]] = {
         "ts": "max(ts)",
         "i0": "sum(i0)",
     },
-    "aggregate": {**{name: _not_null(name) for name in _VALUES}, **_SUMS, "s0": _picked("s0", least=True)},
+    "aggregate": _AGGREGATED,
+    "aggregate, as an expression": _AGGREGATED,
     "aggregate, ordered": {
         **{name: _filled(name) for name in _VALUES},
         **_SUMS,

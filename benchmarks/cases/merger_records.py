@@ -92,6 +92,21 @@ class Case:
 
 _SUMS = {"i0": "sum", "i1": "count", "i2": "max", "f0": "sum", "f1": "min", "d0": "sum", "s0": "first_value"}
 _OP = {"op_column": "op"}
+_LAST = ("ts", "f1", "d1", "op", "file")
+_ADDED = ("i0", "f0", "d0")
+_RULES = {
+    **{name: f"coalesce(old.{name} + new.{name}, old.{name}, new.{name})" for name in _ADDED},
+    **{name: f"coalesce(new.{name}, old.{name})" for name in _LAST},
+    "i1": "old.i1 + 1",
+    "i2": "greatest(old.i2, new.i2)",
+    "f1": "least(old.f1, new.f1)",
+    "s0": "old.s0",
+}
+AS_EXPRESSIONS: Mapping[str, Case] = {
+    "event-time": Case("event-time, as an expression", "expression", 2.0, ("ts",)),
+    "aggregate": Case("aggregate, as an expression", "expression", 2.0, (), {"columns": _RULES, "first": {"i1": "1"}}),
+}
+"""Name of a case -> the same as rules that are folds."""
 CASES = (
     Case("event-time", "event-time", 1.0, ("ts",)),
     Case("commit-time", "commit-time", 1.0),
@@ -112,23 +127,9 @@ CASES = (
     ),
     Case("aggregate", "aggregate", 2.0, (), {"aggregates": _SUMS}),
     Case("aggregate, ordered", "aggregate", 2.0, ("ts",), {"aggregates": {**_SUMS, "d1": "product"}}),
+    *AS_EXPRESSIONS.values(),
 )
 ROW_CASE = Case("row contract", "newest-row", None, ("ts",))
-_LAST = ("ts", "f1", "d1", "op", "file")
-_ADDED = ("i0", "f0", "d0")
-_RULES = {
-    **{name: f"coalesce(old.{name} + new.{name}, old.{name}, new.{name})" for name in _ADDED},
-    **{name: f"coalesce(new.{name}, old.{name})" for name in _LAST},
-    "i1": "old.i1 + 1",
-    "i2": "greatest(old.i2, new.i2)",
-    "f1": "least(old.f1, new.f1)",
-    "s0": "old.s0",
-}
-AS_EXPRESSIONS: Mapping[str, Case] = {
-    "event-time": Case("event-time, as an expression", "expression", 2.0, ("ts",)),
-    "aggregate": Case("aggregate, as an expression", "expression", 2.0, (), {"columns": _RULES, "first": {"i1": "1"}}),
-}
-"""Name of a case -> the same as rules that are folds. ``target``: how many times the built-in it may take."""
 IN_ROUNDS = Case(
     "row contract, as an expression",
     "expression",

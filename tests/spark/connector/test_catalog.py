@@ -105,6 +105,26 @@ def test_the_statements_of_the_page_run(lake: Lake) -> None:
     assert rows == [(1, "paid", 20), (2, "new", 10)]
 
 
+def test_rules_in_sql(lake: Lake) -> None:
+    """The merger ``expression`` by table properties: made, merged, shown, altered, refused."""
+    rules = """{"columns": {"n": "old.n + new.n"}, "remove_when": "new.state = \\'x\\'", "ignore_when": "new.n < 0"}"""
+    table = lake.made(merger="expression", **{"merger.options": rules})
+    assert table.opened.view.config.merger_options["remove_when"] == "new.state = 'x'"
+    lake("INSERT INTO {}.db.t VALUES (1, 'late', 5, 4), (2, 'x', 1, 0), (3, 'd', 40, -1)")
+    assert lake.rows == [(1, "a", 10, 5), (3, "c", 30, 3)]
+    [[text]] = lake("SHOW CREATE TABLE {}.db.t")
+    lake.spark.sql(text.replace(f"{lake.name}.db.t", f"{lake.name}.db.again"))
+    again = LakeTable.open(lake.folder / "db" / "again")
+    assert again.opened.view.config.merger_options == table.opened.view.config.merger_options
+    lake("CALL {}.system.compact(table => 'db.t')")
+    lake("""ALTER TABLE {}.db.t SET TBLPROPERTIES ('merger.options' = '{"columns": {"n": "old.n - new.n"}}')""")
+    lake("INSERT INTO {}.db.t VALUES (1, 'b', 11, 2)")
+    assert lake.rows == [(1, "b", 11, 3), (3, "c", 30, 3)]
+    create = """CREATE TABLE {}.db.u (id BIGINT, n BIGINT) TBLPROPERTIES ('key' = 'id', 'merger' = 'expression',
+        'merger.options' = '{"columns": {"n": "now()"}}')"""
+    lake.refused(create, "LAKEMERGE_MERGER_CONFIGURATION", r"now\(\) is not the same each time")
+
+
 def test_namespaces(lake: Lake) -> None:
     lake("CREATE NAMESPACE IF NOT EXISTS {}.db")
     lake.refused("CREATE NAMESPACE {}.db", "SCHEMA_ALREADY_EXISTS")
