@@ -28,6 +28,7 @@ from lakemerge.delta.protocol import (
 )
 from lakemerge.delta.snapshot import TXN_RETENTION, Snapshot
 from lakemerge.delta.transaction import Transaction
+from lakemerge.delta.vectors import DeletionVector, EncodedVector, encode_vector, read_vector, write_vectors
 
 __all__ = [
     "READER_FEATURES",
@@ -40,8 +41,10 @@ __all__ = [
     "Attempt",
     "CommitInfo",
     "Committed",
+    "DeletionVector",
     "DeltaLog",
     "DomainMetadata",
+    "EncodedVector",
     "HistoryEntry",
     "Metadata",
     "Protocol",
@@ -59,9 +62,12 @@ __all__ = [
     "duration_ms",
     "earliest_version",
     "encode",
+    "encode_vector",
     "old_through",
     "parse_checkpoint_interval",
     "parse_duration_ms",
+    "read_vector",
     "tip_at",
+    "write_vectors",
     "writer_features",
 ]

@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote
 
 import orjson
 
+from lakemerge.delta.vectors import DeletionVector
 from lakemerge.errors import InputError, TableDamagedError, UnsupportedFeatureError
 from lakemerge.storage.base import check_path
 
@@ -88,6 +89,13 @@ class AddFile:
     encoded_path: str | None = None
     """How the log spells the path, if :func:`encode_path` would spell it differently. Other engines match an add with
     its remove by spelling, so it must not change."""
+    vector: DeletionVector | None = None
+    """The rows of the file that do not count. Path and vector together are the file's identity: the same data file
+    under another vector is another file of the table."""
+
+    @property
+    def identity(self) -> tuple[str, str | None]:
+        return self.path, None if self.vector is None else self.vector.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +110,12 @@ class RemoveFile:
     extra: Mapping[str, object] = field(default_factory=dict)
     encoded_path: str | None = None
     """As in :class:`AddFile`."""
+    vector: DeletionVector | None = None
+    """That of the add which it takes away."""
+
+    @property
+    def identity(self) -> tuple[str, str | None]:
+        return self.path, None if self.vector is None else self.vector.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +189,8 @@ def decode(data: bytes, name: str) -> tuple[Action, ...]:
 
     Raises :class:`TableDamagedError` naming file and line for an empty file, broken JSON, a
     missing or ill-typed field, and a path outside the table (absolute, URL, ``..``), which
-    Delta allows and this library does not; :class:`UnsupportedFeatureError` for an add with a
-    deletion vector.
+    Delta allows and this library does not; :class:`UnsupportedFeatureError` for a deletion vector
+    in the log itself or at an absolute path.
     """
     found: list[Action] = []
     empty = True
@@ -302,11 +316,8 @@ def _metadata(fields: _Fields) -> Metadata:
 
 def _add(fields: _Fields) -> AddFile:
     path, encoded_path = decode_path(fields.text("path"))
-    if fields.rest.pop("deletionVector", None) is not None:
-        raise UnsupportedFeatureError(
-            "the table uses deletionVectors, which are not supported", features=("deletionVectors",)
-        )
     return AddFile(
+        vector=DeletionVector.from_json(fields.rest.pop("deletionVector", None)),
         path=path,
         partition_values=fields.values("partitionValues") or {},
         size_bytes=fields.integer("size"),
@@ -323,6 +334,7 @@ def _remove(fields: _Fields) -> RemoveFile:
     path, encoded_path = decode_path(fields.text("path"))
     fields.rest.pop("extendedFileMetadata", None)
     return RemoveFile(
+        vector=DeletionVector.from_json(fields.rest.pop("deletionVector", None)),
         path=path,
         deletion_time_ms=fields.maybe_integer("deletionTimestamp"),
         data_change=fields.flag("dataChange", default=True),
@@ -366,6 +378,7 @@ def _to_json(action: Action) -> dict[str, dict[str, object]]:
                 "dataChange": action.data_change,
                 "stats": action.stats,
                 "tags": action.tags or None,
+                "deletionVector": None if action.vector is None else action.vector.to_json(),
             }
             return {"add": _present(fields, action.extra)}
         case RemoveFile():
@@ -377,6 +390,7 @@ def _to_json(action: Action) -> dict[str, dict[str, object]]:
                 "partitionValues": action.partition_values,
                 "size": action.size_bytes,
                 "tags": action.tags or None,
+                "deletionVector": None if action.vector is None else action.vector.to_json(),
             }
             return {"remove": _present(fields, action.extra)}
         case DomainMetadata():

@@ -28,6 +28,7 @@ from lakemerge.delta.checkpoint_reader import ADD_EXTRA, COMMIT_DIGEST, read_che
 from lakemerge.delta.listing import LAST_CHECKPOINT, Checkpoint, checkpoint_path, read_hint
 from lakemerge.delta.protocol import duration_ms
 from lakemerge.delta.snapshot import Snapshot
+from lakemerge.delta.vectors import DeletionVector
 from lakemerge.errors import TableDamagedError
 from lakemerge.storage.base import FileStat, Put, Store
 
@@ -36,6 +37,15 @@ __all__ = ["encode_checkpoint", "write_checkpoint"]
 _WEEK_MS: Final = 7 * 86_400_000
 _STRINGS: Final = pa.list_(pa.string())
 _MAP: Final = pa.map_(pa.string(), pa.string())
+_VECTOR: Final = pa.struct(
+    [
+        ("storageType", pa.string()),
+        ("pathOrInlineDv", pa.string()),
+        ("offset", pa.int32()),
+        ("sizeInBytes", pa.int32()),
+        ("cardinality", pa.int64()),
+    ]
+)
 
 
 def write_checkpoint(
@@ -127,8 +137,8 @@ def _holds(store: Store, found: FileStat, snapshot: Snapshot) -> bool:
         replay.digest == snapshot.digest
         and replay.protocol == snapshot.protocol
         and replay.metadata == snapshot.metadata
-        and {file.path: file.tags for file in replay.files.values()}
-        == {file.path: file.tags for file in snapshot.files.values()}
+        and {file.identity: file.tags for file in replay.files.values()}
+        == {file.identity: file.tags for file in snapshot.files.values()}
         and replay.txns.keys() == snapshot.txns.keys()
         and {d.domain: d.configuration for d in replay.domains.values()}
         == {d.domain: d.configuration for d in snapshot.domains.values()}
@@ -211,6 +221,7 @@ def _adds(files: Sequence[AddFile]) -> pa.StructArray:
             "dataChange": ([file.data_change for file in files], pa.bool_()),
             "stats": ([file.stats for file in files], pa.string()),
             "tags": (_maps(file.tags or None for file in files), _MAP),
+            **_vectors([file.vector for file in files]),
             **{name: ([file.extra.get(name) for file in files], ADD_EXTRA[name]) for name in sorted(extra)},
         }
     )
@@ -226,5 +237,13 @@ def _removes(files: Sequence[RemoveFile]) -> pa.StructArray:
             "extendedFileMetadata": (extended, pa.bool_()),
             "partitionValues": (_maps(file.partition_values for file in files), _MAP),
             "size": ([file.size_bytes for file in files], pa.int64()),
+            **_vectors([file.vector for file in files]),
         }
     )
+
+
+def _vectors(vectors: Sequence[DeletionVector | None]) -> dict[str, tuple[Sequence[object], pa.DataType]]:
+    """The column of deletion vectors. Checkpoints of tables without any are as they always were."""
+    if all(vector is None for vector in vectors):
+        return {}
+    return {"deletionVector": ([None if vector is None else vector.to_json() for vector in vectors], _VECTOR)}

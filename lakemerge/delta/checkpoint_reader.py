@@ -23,6 +23,7 @@ from lakemerge.delta.actions import (
 )
 from lakemerge.delta.listing import Checkpoint
 from lakemerge.delta.snapshot import SnapshotBuilder
+from lakemerge.delta.vectors import DeletionVector
 from lakemerge.errors import InputError, TableDamagedError, UnsupportedFeatureError
 from lakemerge.storage.base import Store, is_own_failure
 
@@ -46,6 +47,7 @@ _COLUMNS: Final = (
     *(f"add.{name}" for name in ("path", "partitionValues", "size", "modificationTime", "dataChange", "stats", "tags")),
     *(f"add.{name}" for name in (*ADD_EXTRA, "deletionVector")),
     *(f"remove.{name}" for name in ("path", "deletionTimestamp", "dataChange", "partitionValues", "size")),
+    "remove.deletionVector",
 )
 """The columns that are read. Parsed statistics and partition values are not read."""
 
@@ -185,10 +187,7 @@ def _read_domains(columns: _Columns) -> Iterable[Action]:
 
 
 def _read_adds(columns: _Columns) -> Iterable[Action]:
-    if any(value is not None for value in columns.values("deletionVector")):
-        raise UnsupportedFeatureError(
-            "the table uses deletionVectors, which are not supported", features=("deletionVectors",)
-        )
+    vectors = list(map(DeletionVector.from_json, columns.values("deletionVector")))
     extra = {name: columns.values(name) for name in ADD_EXTRA if name in columns}
     sizes = cast(list[int], columns.required("size"))
     times = cast(list[int], columns.required("modificationTime"))
@@ -207,6 +206,7 @@ def _read_adds(columns: _Columns) -> Iterable[Action]:
             tags[row],
             {name: values[row] for name, values in extra.items() if values[row] is not None},
             encoded_path,
+            vectors[row],
         )
 
 
@@ -215,8 +215,17 @@ def _read_removes(columns: _Columns) -> Iterable[Action]:
     changes = columns.flags("dataChange", default=True)
     partitions = columns.maps("partitionValues")
     sizes = columns.integers("size")
+    vectors = list(map(DeletionVector.from_json, columns.values("deletionVector")))
     for row, (path, encoded_path) in enumerate(columns.paths()):
-        yield RemoveFile(path, times[row], changes[row], partitions[row], sizes[row], encoded_path=encoded_path)
+        yield RemoveFile(
+            path,
+            times[row],
+            changes[row],
+            partitions[row],
+            sizes[row],
+            encoded_path=encoded_path,
+            vector=vectors[row],
+        )
 
 
 _READERS: Final[Mapping[str, Callable[[_Columns], Iterable[Action]]]] = {

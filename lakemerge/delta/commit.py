@@ -302,14 +302,20 @@ def _check_append_only(metadata: Metadata, actions: Sequence[Action]) -> None:
 def _check_consistent(actions: Sequence[Action]) -> None:
     counts = Counter(name for action in actions for name in _subject(action))
     twice = sorted(name for name, count in counts.items() if count > 1)
+    # Under another vector it is another file, so its data file may be removed and added.
+    added = {action.path: action.identity for action in actions if isinstance(action, AddFile)}
+    removed = [action for action in actions if isinstance(action, RemoveFile)]
+    twice += sorted(f"file {action.path}" for action in removed if added.get(action.path) == action.identity)
     if twice:
         raise InputError(f"a commit may hold one action each for: {', '.join(twice[:10])}", subjects=tuple(twice))
 
 
 def _subject(action: Action) -> Iterator[str]:
     match action:
-        case AddFile() | RemoveFile():
+        case AddFile():
             yield f"file {action.path}"
+        case RemoveFile():
+            yield f"removal of file {action.path}"
         case DomainMetadata():
             yield f"domain {action.domain}"
         case Txn():

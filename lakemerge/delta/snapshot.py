@@ -50,9 +50,12 @@ class Snapshot:
     protocol: Protocol
     metadata: Metadata
     files: Mapping[str, AddFile]
-    """Live data files by path."""
+    """Live data files by path. A data file is live under one vector at a time."""
     tombstones: Mapping[str, RemoveFile]
-    """Removed files by path. Commits and checkpoints forget those older than ``delta.deletedFileRetentionDuration``."""
+    """Removed files by path, each as it was last. Commits and checkpoints forget those older than
+    ``delta.deletedFileRetentionDuration``. A data file that is live under another vector than the one that was removed
+    has none: a tombstone keeps a data file from those who clean up, and it is kept anyway. Its earlier vectors are kept
+    by LakeMerge's own vacuum, which reads the commits, and nobody else may clean up the table."""
     txns: Mapping[str, Txn]
     """The last transaction of each application, without those that expired (``delta.setTransactionRetentionDuration``)
     by the time of this version's commit or of an earlier one."""
@@ -94,34 +97,63 @@ class SnapshotBuilder:
         """That of the last commit, as far as it is known."""
 
     def apply(self, actions: Iterable[Action]) -> None:
-        """Fold the actions of one commit, or of a part of a checkpoint."""
+        """Fold the actions of one commit, or of a part of a checkpoint. Their order means nothing: a file that comes
+        under another vector may be added before it is removed.
+
+        Raises :class:`TableDamagedError` if a data file would be live under two vectors.
+        """
         info: CommitInfo | None = None
+        adds: list[AddFile] = []
         for action in actions:
             match action:
                 case AddFile():
-                    self.tombstones.pop(action.path, None)
-                    self.files[action.path] = action
+                    adds.append(action)
                 case RemoveFile():
-                    self.files.pop(action.path, None)
-                    self.tombstones[action.path] = action
-                case DomainMetadata():
-                    if action.removed:
-                        self.domains.pop(action.domain, None)
-                    else:
-                        self.domains[action.domain] = action
-                case Txn():
-                    if action.version == Txn.FORGOTTEN:
-                        self.txns.pop(action.app_id, None)
-                    else:
-                        self.txns[action.app_id] = action
-                case Metadata():
-                    self.metadata = action
-                case Protocol():
-                    self.protocol = action
+                    self._remove(action)
                 case CommitInfo():
                     info = action
+                case _:
+                    self._define(action)
+        for add in adds:
+            self._add(add)
         if info is not None:
             self.forget(info.txns_until_ms)
+
+    def _define(self, action: Protocol | Metadata | Txn | DomainMetadata) -> None:
+        match action:
+            case DomainMetadata():
+                if action.removed:
+                    self.domains.pop(action.domain, None)
+                else:
+                    self.domains[action.domain] = action
+            case Txn():
+                if action.version == Txn.FORGOTTEN:
+                    self.txns.pop(action.app_id, None)
+                else:
+                    self.txns[action.app_id] = action
+            case Metadata():
+                self.metadata = action
+            case Protocol():
+                self.protocol = action
+
+    def _add(self, action: AddFile) -> None:
+        known = self.files.get(action.path)
+        if known is not None and known.identity != action.identity:
+            raise TableDamagedError(
+                f"file {action.path!r} is in the table under two deletion vectors at once ({known.identity[1]} and "
+                f"{action.identity[1]})",
+                path=action.path,
+            )
+        self.tombstones.pop(action.path, None)
+        self.files[action.path] = action
+
+    def _remove(self, action: RemoveFile) -> None:
+        known = self.files.get(action.path)
+        if known is not None and known.identity != action.identity:
+            return  # an earlier vector of a file that is there
+        self.files.pop(action.path, None)
+        self.tombstones.pop(action.path, None)  # so that the new one comes last
+        self.tombstones[action.path] = action
 
     def forget(self, txns_until_ms: int | None) -> None:
         """Forget what has expired with a commit, which is applied already: transactions that were last updated at or

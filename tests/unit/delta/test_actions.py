@@ -151,16 +151,18 @@ def test_an_empty_file_is_damage() -> None:
         decode(b"\n", "f.json")
 
 
-def test_deletion_vectors_and_foreign_formats_are_refused_by_name() -> None:
-    with pytest.raises(UnsupportedFeatureError, match="deletionVectors"):
-        decode(line("add", {**ADD, "deletionVector": {"storageType": "u"}}), "f")
+def test_vectors_in_the_log_and_foreign_formats_are_refused_by_name() -> None:
+    for kind in ("i", "p"):
+        vector = {"storageType": kind, "pathOrInlineDv": "x", "sizeInBytes": 34, "cardinality": 2}
+        with pytest.raises(UnsupportedFeatureError, match=f"deletionVectors of storage type '{kind}'"):
+            decode(line("add", {**ADD, "deletionVector": vector}), "f")
     with pytest.raises(UnsupportedFeatureError, match="orc"):
         decode(line("metaData", {"id": "i", "schemaString": "{}", "format": {"provider": "orc"}}), "f")
 
 
 @pytest.mark.parametrize(
     "feature",
-    ["deletionVectors", "columnMapping", "v2Checkpoint", "typeWidening-preview", "variantType", "catalogManaged"],
+    ["rowTracking", "columnMapping", "v2Checkpoint", "typeWidening-preview", "variantType", "catalogManaged"],
 )
 def test_reader_features_are_refused_by_name(feature: str) -> None:
     with pytest.raises(UnsupportedFeatureError, match=feature):
