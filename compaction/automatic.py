@@ -20,11 +20,13 @@ from compaction.maintain import maintain_open
 from compaction.plan.auto import Decision, decide, is_turn
 from compaction.plan.loads import FileSliceLoad, file_slice_loads
 from compaction.plan.plan import plan_compaction
+from compaction.publish import is_publish_due, publish_through
 from compaction.run.run import run_plan
 from lakemerge.errors import CommitConflictError
 from lakemerge.events import observed
 from lakemerge.format.block_index import log_version
 from lakemerge.format.names import LOG_DOMAIN_PREFIX
+from lakemerge.format.publish import Publish
 from lakemerge.format.schedule import Auto, Schedule
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import unless_vacuumed
@@ -63,6 +65,23 @@ def maintain_after_write(table: OpenTable, version: int | None = None) -> None:
             error.add_note(f"this ended maintenance; the write before it has landed, as version {landed}")
             raise
         _logger.warning("maintenance of %s after a write failed", table.url, exc_info=True)
+    _publish_in_time(table, landed)
+
+
+def _publish_in_time(table: OpenTable, landed: int) -> None:
+    """Publish what was written, if the table asks for it by now. The write has landed, whatever comes of this."""
+    try:
+        publish = Publish.of(table.standing.snapshot.metadata.configuration)
+        if publish.max_lag_ms is None or not is_publish_due(table.handle, table.standing):
+            return
+        with unless_vacuumed(table.handle.log, table.standing.snapshot):
+            publish_through(table.handle, table.standing, landed, spark=table.services_session)
+        table.follow()
+    except BaseException as error:
+        if is_foreign(error):
+            error.add_note(f"this ended a publication; the write before it has landed, as version {landed}")
+            raise
+        _logger.warning("version %d of %s landed, unpublished: %s", landed, table.url, error, exc_info=True)
 
 
 def _maintain_automatically(table: OpenTable, auto: Auto, version: int) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from compaction.logs.logs import compact_logs
 from compaction.plan.plan import plan_compaction
+from compaction.publish import is_publish_due, publish
 from compaction.retention import expire_tombstones
 from compaction.run.run import run_plan
 from compaction.vacuum import vacuum
@@ -71,6 +72,7 @@ class _Maintenance:
         schedule = self._schedule
         full = self._service("compaction", lambda: self._compact(schedule.compaction, minor=False))
         minor = self._service("minor compaction", lambda: self._compact(schedule.minor, minor=True))
+        minor = self._service("publication", self._publish) or minor
         logs = self._service("log compaction", self._compact_logs)
         due = self._is_vacuum_due()
         if due:
@@ -113,6 +115,11 @@ class _Maintenance:
         if not plan.groups:
             return None
         return run_plan(self._handle, self._view, plan, spark=self._spark, stop=self._stop, started=began)
+
+    def _publish(self) -> CompactionResult | None:
+        return (
+            publish(self._handle, self._view, spark=self._spark) if is_publish_due(self._handle, self._view) else None
+        )
 
     def _compact_logs(self) -> LogCompactionResult | None:
         commits = sum(name.startswith(LOG_DOMAIN_PREFIX) for name in self._view.snapshot.domains)

@@ -7,7 +7,7 @@ versions that can be read.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -131,9 +131,11 @@ class _Replay:
     times: Counter[str] = field(default_factory=Counter)
     """How many base files and domains name a file."""
 
-    def take(self, version: int, actions: Iterable[Action]) -> None:
+    def take(self, version: int, actions: Sequence[Action]) -> None:
+        # A data file that comes under another vector is added and removed, in any order.
+        added = {action.path for action in actions if isinstance(action, AddFile)}
         for action in actions:
-            if isinstance(action, RemoveFile):
+            if isinstance(action, RemoveFile) and action.path not in added:
                 self._end(action.path, version)
             elif isinstance(action, AddFile):
                 self._begin(action.path, action, version)

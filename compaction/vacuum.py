@@ -40,6 +40,7 @@ from lakemerge.format.ingests import INGEST_FOLDER
 from lakemerge.format.names import BASE_FOLDER, LOG_FOLDER, MERGED_FOLDER, STATE_DOMAIN, TOMBSTONE_FOLDER
 from lakemerge.format.record_retention import records_from
 from lakemerge.format.savepoint import savepoints_of
+from lakemerge.format.vectors import begin_of, list_vector_files
 from lakemerge.handle import Handle
 from lakemerge.layout.references import references, snapshot_references
 from lakemerge.layout.view import TableView
@@ -162,6 +163,7 @@ def _cut(handle: Handle, view: TableView, retention: dt.timedelta | None, *, dry
         newest = max(kept.oldest, min(safe))
         saved = _saved(handle, view.snapshot, view.version + 1)
         sizes = {file.path: file.size_bytes for folder in _FOLDERS.values() for file in handle.store.list(folder)}
+        sizes |= {file.path: file.size_bytes for file in list_vector_files(handle.store)}
         kept = within_bytes(handle, view.snapshot, kept, saved, bound=bound, newest=newest, sizes=sizes)
     return _Cut(now_ms, kept.oldest, now_ms - age_ms, kept.records, kept.reasons)
 
@@ -189,10 +191,12 @@ def _dead_files(handle: Handle, tip: Snapshot, cut: _Cut) -> dict[str, Sequence[
     if cut.records < oldest:
         kept |= snapshot_references(handle.log.snapshot(version=cut.records), store)
         kept |= record_paths(handle, since=cut.records, until=oldest)
-    return {
+    dead: dict[str, Sequence[FileStat]] = {
         kind: [file for file in _begun_below(handle, folder, oldest) if file.path not in kept]
         for kind, folder in _FOLDERS.items()
     }
+    vectors = takewhile(lambda file: (begin_of(file.path) or 0) < oldest, list_vector_files(store))
+    return dead | {"vectors": [file for file in vectors if file.path not in kept]}
 
 
 def _begun_below(handle: Handle, folder: str, version: int) -> Iterator[FileStat]:
@@ -236,7 +240,7 @@ def _has_waiting_orphans(handle: Handle, view: TableView, cut: _Cut) -> bool:
         file.modified_ms <= cut.since_ms
         for folder in _FOLDERS.values()
         for file in handle.store.list(folder, start_after=f"{folder}/{view.version:0{_VERSION_DIGITS}d}")
-    )
+    ) or any(file.modified_ms <= cut.since_ms for file in list_vector_files(handle.store, since=view.version))
 
 
 def _delete_exact(handle: Handle, files: Sequence[FileStat]) -> Sequence[FileStat]:

@@ -18,6 +18,7 @@ from lakemerge.format.block_index import DecodedLogs
 from lakemerge.format.config import TableConfig
 from lakemerge.format.minor import Minor
 from lakemerge.format.names import BASE_FOLDER, MINOR_DOMAIN_PREFIX
+from lakemerge.format.vectors import VECTOR_FILE
 from lakemerge.layout.view import TableView
 from lakemerge.options import Settings
 from lakemerge.storage.base import Store
@@ -180,7 +181,7 @@ def _paths_without_reading(snapshot: Snapshot, decoded: DecodedLogs) -> set[str]
 def _paths_in(key: Hashable) -> Iterator[str]:
     """The paths of a table's files in a cache key."""
     if isinstance(key, str):
-        if key.startswith(_OF_TABLES):
+        if key.startswith(_OF_TABLES) or VECTOR_FILE.fullmatch(key):
             yield key
     elif isinstance(key, tuple):
         for part in key:

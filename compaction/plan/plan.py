@@ -20,6 +20,7 @@ from lakemerge.delta import old_through
 from lakemerge.errors import FilterError, InputError
 from lakemerge.format.config import TableConfig
 from lakemerge.format.keys import BucketId, Partition
+from lakemerge.format.publish import Publish
 from lakemerge.handle import Handle
 from lakemerge.layout.partition import parse_partition_value
 from lakemerge.layout.view import TableView
@@ -69,10 +70,12 @@ def plan_compaction(
     """
     if max_bytes is not None and (type(max_bytes) is not int or max_bytes < 1):
         raise InputError(f"{argument('max_bytes')} must be a number of bytes from 1 on, not {max_bytes!r}")
+    publish = Publish.of(view.snapshot.metadata.configuration)
+    as_asked, minor = minor, minor and not publish.rewrites
     everything = file_slice_loads(view) if loads is None else loads
     wanted = _in_partitions(everything, view.config, where)
     clock = handle.store_now_ms if clock is None else clock
-    judge = _Judge(strategy, minor=minor, old_through=_old_through(handle, wanted, strategy, clock))
+    judge = _Judge(strategy, minor=minor, publish=publish, old_through=_old_through(handle, wanted, strategy, clock))
     by_bucket: dict[BucketId, list[FileSliceLoad]] = defaultdict(list)
     for load in wanted:
         by_bucket[load.bucket_id].append(load)
@@ -90,7 +93,8 @@ def plan_compaction(
         version=view.version,
         mode=_mode(minor),
         strategy=strategy,
-        groups=_groups(taken, handle.settings.target_commit_bytes, minor=minor),
+        # A publication is one commit, so that it shows one version.
+        groups=_groups(taken, None if publish.is_on and as_asked else handle.settings.target_commit_bytes, minor=minor),
         postponed=len(ordered) - len(taken),
         base_bytes=sum(load.base_bytes for load in everything),
         winner_bytes=sum(load.winner_bytes for load in everything),
@@ -105,14 +109,15 @@ def _mode(minor: bool) -> Literal["full", "minor"]:
 class _Judge:
     """Says whether a file slice is due."""
 
-    def __init__(self, strategy: CompactionStrategy, *, minor: bool, old_through: int | None) -> None:
+    def __init__(self, strategy: CompactionStrategy, *, minor: bool, publish: Publish, old_through: int | None) -> None:
         self._thresholds = strategy.thresholds
         self._minor = minor
+        self._publish = publish
         self._old_through = old_through
 
     def reasons(self, load: FileSliceLoad) -> tuple[str, ...]:
         """Why the file slice is due. Empty if it is not."""
-        if load.is_merged if self._minor else load.is_clean:
+        if load.is_clean or (self._minor and load.is_merged and not (self._publish.by_vectors and load.is_hidden)):
             return ()
         if not self._thresholds:
             return ("not merged yet",)
@@ -242,12 +247,13 @@ def _within(ordered: Sequence[PlannedBucket], max_bytes: int | None, *, minor: b
     return ordered[: max(count, 1)]
 
 
-def _groups(parts: Sequence[PlannedBucket], target_bytes: int, *, minor: bool) -> tuple[CompactionGroup, ...]:
-    """Put the buckets, in their order, into groups that each read about this many bytes."""
+def _groups(parts: Sequence[PlannedBucket], target_bytes: int | None, *, minor: bool) -> tuple[CompactionGroup, ...]:
+    """Put the buckets, in their order, into groups that each read about this many bytes. ``None``: into one group."""
     items = [
         BinItem(value=part, records=part.log_rows, bytes=part.bytes_read, at_ms=rank) for rank, part in enumerate(parts)
     ]
-    bins = fill(items, BinLimits(max_bytes=target_bytes), now_ms=0, force=True).closed
+    limits = BinLimits() if target_bytes is None else BinLimits(max_bytes=target_bytes)
+    bins = fill(items, limits, now_ms=0, force=True).closed
     return tuple(
         CompactionGroup(
             buckets=part.values,

@@ -9,13 +9,14 @@ from functools import partial
 from itertools import chain
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from lakemerge.delta import AddFile
+from lakemerge.delta import AddFile, EncodedVector, encode_vector
 from lakemerge.errors import LakeMergeError, MergerContractError
 from lakemerge.format.base_file import BaseFile
 from lakemerge.format.keys import BucketId, Key, KeySpan, keys_at
-from lakemerge.format.minor import Minor, RowFile, write_positions
-from lakemerge.format.names import MERGED_FOLDER
+from lakemerge.format.minor import Minor, RowFile, winner_tag, write_positions
+from lakemerge.format.names import BASE_FOLDER, MERGED_FOLDER, WINNER_TAG
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice
 from lakemerge.read.merge import MergedRange, MergeSpec, changed_ranges, failing_keys, merge_file_slice
@@ -27,6 +28,7 @@ from lakemerge.results.findings import FailedKey
 from lakemerge.schema.nested import settled
 from lakemerge.write.base_file import Apart, BaseWriteSpec, write_base_files
 from lakemerge.write.parquet.rows import RowsFile
+from lakemerge.write.parquet.stats import file_statistics
 from lakemerge.write.parquet.tombstones import TombstonesOutput
 from mergers.failing import FAILURES
 from mergers.kernel import tombstone_schema
@@ -63,6 +65,8 @@ class FileSliceJob:
     ordinals: int
     apart: tuple[SkippedFileSlice, ...] = ()
     """Keys whose merge fails. They are in one file slice, and are written as they are stored."""
+    publish: bool = False
+    """Whether a minor compaction is one that other engines see."""
 
     @property
     def bytes(self) -> int:
@@ -88,6 +92,10 @@ class WrittenBeside:
     """How many rows the new winner file has."""
     bytes: int
     """The size of all files that were written."""
+    winner: AddFile | None = None
+    """The new winner file, where it is published."""
+    vectors: tuple[tuple[int, EncodedVector], ...] = ()
+    """The new deletion vectors, by the ordinal of their file. The commit's one file of vectors gets them."""
 
 
 def run_job(job: FileSliceJob, merge: MergeSpec, write: BaseWriteSpec) -> Rewritten | WrittenBeside | SkippedFileSlice:
@@ -96,7 +104,7 @@ def run_job(job: FileSliceJob, merge: MergeSpec, write: BaseWriteSpec) -> Rewrit
     try:
         with ParquetFiles(merge.store) as files:
             if job.minor and first.base is not None:
-                return _merge_beside(first, first.base, job.first_ordinal, merge, write, files)
+                return _merge_beside(job, first, first.base, merge, write, files)
             return Rewritten(_rewrite(job, merge, write, files), job.apart)
     except FAILURES as error:
         return skipped_file_slice(first.bucket_id, error)
@@ -207,14 +215,18 @@ def _check_known(failed: Sequence[FailedKey], *, known: frozenset[Key], merge: M
             )
 
 
-def joining_winners(file_slice: FileSlice) -> frozenset[int]:
+def joining_winners(file_slice: FileSlice, *, publish: bool = False) -> frozenset[int]:
     """Ordinals of the earlier winner files that a minor compaction writes anew, together with what the logs bring.
 
     A file joins unless it has more than 1.25 times the rows of all newer ones, or more than an eighth of the base
     file's. So each row is written a logarithmic number of times, and large files are left to a full compaction.
+
+    :param publish: whether the result is published. Winner files that are not have to be written anew for that.
     """
     if file_slice.base is None or file_slice.minor is None:
         return frozenset()
+    if publish and not file_slice.minor.published:
+        return frozenset(winner.ordinal for winner in file_slice.minor.winners)
     newer = sum(block.rows for block in file_slice.blocks)
     joining = set()
     for winner in reversed(file_slice.minor.winners):
@@ -225,18 +237,25 @@ def joining_winners(file_slice: FileSlice) -> frozenset[int]:
 
 
 def _merge_beside(
-    file_slice: FileSlice, base: BaseFile, ordinal: int, merge: MergeSpec, write: BaseWriteSpec, files: ParquetFiles
+    job: FileSliceJob,
+    file_slice: FileSlice,
+    base: BaseFile,
+    merge: MergeSpec,
+    write: BaseWriteSpec,
+    files: ParquetFiles,
 ) -> WrittenBeside:
     """Write the file slice's changed rows, with those of earlier winner files that join them, as a winner file, and
     which stored rows they supersede."""
-    prefix = f"{MERGED_FOLDER}/{write.name}/{file_slice.bucket_id.bucket:05d}-{ordinal:010d}"
+    ordinal = job.first_ordinal
+    folder = BASE_FOLDER if job.publish else MERGED_FOLDER
+    prefix = f"{folder}/{write.name}/{file_slice.bucket_id.bucket:05d}-{ordinal:010d}"
     config = write.config
     gone = Superseded(write.store, file_slice, files)
-    joining = joining_winners(file_slice)
+    joining = joining_winners(file_slice, publish=job.publish)
     with contextlib.ExitStack() as on_error:
         tombstones = TombstonesOutput(write.store, write.name, ordinal, write.settings)
         on_error.callback(tombstones.abandon)
-        winners = None
+        winners = footer = None
         for part in changed_ranges(merge, file_slice, columns=config.schema.names, files=files, carried=joining):
             gone.mark(part.superseded)
             tombstones.add(part.tombstones)
@@ -247,7 +266,7 @@ def _merge_beside(
             if winners is not None:
                 winners.add(part.rows)
         if winners is not None:
-            winners.close()
+            footer = winners.close()
         tombstones_path = tombstones.close()
         on_error.pop_all()
     earlier = () if file_slice.minor is None else file_slice.minor.winners
@@ -256,6 +275,9 @@ def _merge_beside(
     if winners is not None:
         rows, size = winners.rows, winners.size_bytes
         left.append(RowFile(winners.path, size, ordinal, rows))
+    if job.publish:
+        add = None if winners is None or footer is None else _winner_add(base, left[-1], winners, footer, write)
+        return _published(file_slice, base, left, gone, tombstones_path, tombstones.size_bytes, add, rows, size, write)
     superseded = gone.positions({base.ordinal, *(winner.ordinal for winner in left)})
     positions = f"{prefix}.positions.parquet" if superseded else None
     if positions is not None:
@@ -270,3 +292,55 @@ def _merge_beside(
         tombstone_bytes=tombstones.size_bytes,
     )
     return WrittenBeside(minor, rows, size)
+
+
+def _published(
+    file_slice: FileSlice,
+    base: BaseFile,
+    winners: Sequence[RowFile],
+    gone: Superseded,
+    tombstones: str | None,
+    tombstone_bytes: int,
+    add: AddFile | None,
+    rows: int,
+    size: int,
+    write: BaseWriteSpec,
+) -> WrittenBeside:
+    """What other engines are to see of the file slice. A file of which no more rows are superseded keeps its vector."""
+    before = file_slice.minor
+    known = {} if before is None or not before.published else dict(before.vectors)
+    left = [base.ordinal, *(winner.ordinal for winner in winners)]
+    superseded = gone.positions(left)
+    changed = {
+        ordinal: encode_vector(bits)
+        for ordinal, bits in sorted(superseded.items())
+        if ordinal not in known or gone.has_more(ordinal)
+    }
+    kept = tuple((ordinal, known[ordinal]) for ordinal in left if ordinal in known and ordinal not in changed)
+    minor = Minor(
+        base=base.add.path,
+        base_ordinal=base.ordinal,
+        through=write.merged_through,
+        positions=None,
+        winners=tuple(winners),
+        tombstones=tombstones,
+        tombstone_bytes=tombstone_bytes,
+        published=True,
+        vectors=kept,
+    )
+    return WrittenBeside(minor, rows, size, add, tuple(changed.items()))
+
+
+def _winner_add(
+    base: BaseFile, winner: RowFile, written: RowsFile, footer: pq.FileMetaData, write: BaseWriteSpec
+) -> AddFile:
+    config = write.config
+    return AddFile(
+        path=winner.path,
+        partition_values=dict(zip(config.partition_by, base.bucket_id.partition, strict=True)),
+        size_bytes=winner.size_bytes,
+        modification_time_ms=Handle.now_ms(),
+        data_change=True,
+        stats=file_statistics(footer, config.schema, partition_by=config.partition_by, texts=written.texts),
+        tags={WINNER_TAG: winner_tag(base.ordinal, winner)},
+    )

@@ -17,9 +17,10 @@ from compaction.run.jobs import run_jobs
 from lakemerge.commits.compaction import commit_compaction
 from lakemerge.commits.provenance import Provenance
 from lakemerge.commits.rescale import reserve_ordinals
-from lakemerge.delta import AddFile, Transaction
+from lakemerge.delta import AddFile, Transaction, write_vectors
 from lakemerge.format.base_file import paths_of, rows_of
 from lakemerge.format.operations import Operation
+from lakemerge.format.vectors import vector_place, vectors_of
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.merge import MergeSpec
@@ -58,6 +59,8 @@ class GroupRun:
     merge: MergeSpec
     minor: bool
     spark: SparkSession | None
+    publish: bool
+    """Whether minor compactions are published."""
     parameters: Mapping[str, object]
     """The operation parameters of the run's commits."""
     metrics: Mapping[str, object]
@@ -163,11 +166,30 @@ def compact_group(run: GroupRun, jobs: Sequence[FileSliceJob], *, number: int, o
             discard(handle.store, transaction, write.name, folders=ROWS_FOLDERS, keep=_written(outcome))
         if not outcome.done:
             return outcome
+        outcome = _with_vectors(handle, write.name, outcome)
         version = _commit(run, outcome, transaction, number=number, of=of)
     except BaseException:
-        discard(handle.store, transaction, write.name, folders=ROWS_FOLDERS)
+        vectors = [vectors_of(write.name)] if run.publish else []
+        others = [path for path in vectors if path is not None]
+        discard(handle.store, transaction, write.name, folders=ROWS_FOLDERS, others=others)
         raise
     return replace(outcome, version=version, commit_seconds=time.monotonic() - started - outcome.merge_seconds)
+
+
+def _with_vectors(handle: Handle, name: str, outcome: GroupOutcome) -> GroupOutcome:
+    """The outcome with its new deletion vectors in place. All of them are in one file."""
+    new = [vector for part in outcome.beside for _, vector in part.vectors]
+    if not new:
+        return outcome
+    places = iter(write_vectors(handle.store, *vector_place(name), new))
+
+    def placed(part: Outcome) -> Outcome:
+        if not isinstance(part, WrittenBeside) or not part.vectors:
+            return part
+        own = tuple((ordinal, next(places)) for ordinal, _ in part.vectors)
+        return replace(part, minor=replace(part.minor, vectors=part.minor.vectors + own), vectors=())
+
+    return replace(outcome, outcomes=[placed(part) for part in outcome.outcomes])
 
 
 def _merge(
@@ -243,6 +265,7 @@ def _commit(run: GroupRun, outcome: GroupOutcome, transaction: Transaction, *, n
         adds=outcome.adds,
         merged=outcome.merged,
         minors=[part.minor for part in outcome.beside],
+        winners={part.minor.base: part.winner for part in outcome.beside if part.winner is not None},
     )
     return committed.version
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,9 @@ from lakemerge.bins import BinItem, BinLimits, fill
 from lakemerge.commits.base import FileSlicesChangedError
 from lakemerge.commits.rescale import reserve_ordinals
 from lakemerge.format.keys import BucketId
+from lakemerge.format.publish import Publish
 from lakemerge.handle import Handle
+from lakemerge.layout.published import is_shown
 from lakemerge.layout.travel import unless_vacuumed
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.merge import MergeSpec
@@ -89,7 +92,8 @@ def compact(
     started = time.monotonic()
     due = strategy or CompactionStrategy()
     plan = plan_compaction(handle, read, minor=minor, strategy=due, where=where, max_bytes=max_bytes)
-    return run_plan(handle, read, plan, spark=spark, started=started)
+    whole = where is None and max_bytes is None
+    return run_plan(handle, read, plan, spark=spark, started=started, whole=whole)
 
 
 def run_plan(
@@ -100,9 +104,14 @@ def run_plan(
     spark: SparkSession | None = None,
     stop: Callable[[], bool] | None = None,
     started: float | None = None,
+    whole: bool = True,
 ) -> CompactionResult:
     """Run a plan, which was made for the version read, group by group.
 
+    In a table that publishes, a plan of one group takes all other file slices along that other engines do not see as
+    they are, so that its commit shows one version.
+
+    :param whole: whether it may do so. It may not if the caller chose partitions or a budget.
     :param stop: called before each group. True ends the run there.
     :param started: when planning began, by the monotonic clock.
     """
@@ -110,7 +119,7 @@ def run_plan(
     started = began if started is None else started
     run = _Run(handle, read, plan, spark, plan_seconds=began - started)
     stopped = False
-    for number, jobs in enumerate(_jobs(handle, read, plan), start=1):
+    for number, jobs in enumerate(_jobs(handle, read, plan, whole=whole), start=1):
         stopped = stop is not None and stop()
         if stopped:
             break
@@ -129,7 +138,8 @@ class _Run:
         parameters = {"due": str(plan.strategy), "why": "; ".join(plan.reasons)}
         metrics = {"planTimeMs": round(plan_seconds * 1000)}
         merge = MergeSpec(handle.store, read.config, handle.merger(read), handle.settings)
-        self._run = GroupRun(handle, read, merge, plan.mode == "minor", spark, parameters, metrics)
+        publish = Publish.of(read.snapshot.metadata.configuration)
+        self._run = GroupRun(handle, read, merge, plan.mode == "minor", spark, publish.by_vectors, parameters, metrics)
         self._done: list[GroupOutcome] = []
         self._lost: list[LostGroup] = []
 
@@ -172,13 +182,19 @@ class _Run:
         )
 
 
-def _jobs(handle: Handle, read: TableView, plan: CompactionPlan) -> Iterator[list[FileSliceJob]]:
+def _jobs(handle: Handle, read: TableView, plan: CompactionPlan, *, whole: bool) -> Iterator[list[FileSliceJob]]:
     """The jobs of each group. One commit reserves the ordinals of all of them."""
     if not plan.groups:
         return
     settings = handle.settings
+    publish = Publish.of(read.snapshot.metadata.configuration)
+    stays = partial(_stays, read=read, publish=publish)
     target_bytes, minor = settings.target_file_bytes, plan.mode == "minor"
-    groups = [_units(_file_slices(read, group), target_bytes, minor=minor) for group in plan.groups]
+    groups = [_units(_file_slices(read, group), target_bytes, stays if minor else None) for group in plan.groups]
+    if publish.is_on and whole and len(groups) == 1 and not plan.postponed:
+        done = {id(file_slice) for file_slices, _ in groups[0] for file_slice in file_slices}
+        others = [each for each in read.file_slices if id(each) not in done and not is_shown(each)]
+        groups[0] += _units(others, target_bytes, stays if publish.by_vectors else None)
     counts = [
         1 if beside else ordinals_needed(_bytes(file_slices), settings)
         for group in groups
@@ -188,16 +204,22 @@ def _jobs(handle: Handle, read: TableView, plan: CompactionPlan) -> Iterator[lis
     firsts = accumulate(counts[:-1], initial=first)
     ordinals = zip(firsts, counts, strict=True)
     for group in groups:
-        yield [FileSliceJob(file_slices, beside, *next(ordinals)) for file_slices, beside in group]
+        yield [
+            FileSliceJob(file_slices, beside, *next(ordinals), publish=publish.by_vectors)
+            for file_slices, beside in group
+        ]
 
 
 def _units(
-    file_slices: Sequence[FileSlice], target_bytes: int, *, minor: bool
+    file_slices: Sequence[FileSlice], target_bytes: int, stays: Callable[[FileSlice], bool] | None
 ) -> list[tuple[tuple[FileSlice, ...], bool]]:
     """The file slices of a group that are compacted together, and whether the compaction is minor. Base files that are
-    replaced anyway are joined with neighbours in their bucket, up to the target size of a file."""
-    if minor:
-        return [((file_slice,), file_slice.base is not None) for file_slice in file_slices]
+    replaced anyway are joined with neighbours in their bucket, up to the target size of a file.
+
+    :param stays: for a minor compaction: whether a base file stays.
+    """
+    if stays is not None:
+        return [((file_slice,), stays(file_slice)) for file_slice in file_slices]
     items: list[BinItem[FileSlice]] = []
     neighbourhood = 0
     for rank, file_slice in enumerate(file_slices):
@@ -206,6 +228,21 @@ def _units(
         items.append(BinItem(value=file_slice, records=0, bytes=file_slice.stored_bytes, at_ms=rank, key=neighbourhood))
     bins = fill(items, BinLimits(min_records=0, max_bytes=target_bytes), now_ms=0, force=True).closed
     return [(part.values, False) for part in bins]
+
+
+def _stays(file_slice: FileSlice, *, read: TableView, publish: Publish) -> bool:
+    """Whether a minor compaction leaves the base file where it is.
+
+    A file with a deletion vector needs statistics. And once a table does not publish any more, its next compaction, of
+    either kind, takes the vectors of a file slice away.
+    """
+    if file_slice.base is None:
+        return False
+    published = () if file_slice.minor is None or not file_slice.minor.published else file_slice.minor.winners
+    if not publish.by_vectors:
+        return file_slice.minor is None or not file_slice.minor.published
+    paths = (file_slice.base.add.path, *(winner.path for winner in published))
+    return all(read.snapshot.files[path].stats is not None for path in paths)
 
 
 def _adjoin(before: FileSlice, file_slice: FileSlice) -> bool:

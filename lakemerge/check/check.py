@@ -7,6 +7,7 @@ statistics are true (docs/table-format.md).
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,7 @@ from lakemerge.delta.log_replay import load, own_part, read_accepted
 from lakemerge.errors import LakeMergeError, TableError
 from lakemerge.format.ingests import ingests_of
 from lakemerge.format.names import BASE_FOLDER, STATE_DOMAIN
+from lakemerge.format.vectors import list_vector_files
 from lakemerge.handle import Handle
 from lakemerge.layout.references import snapshot_references
 from lakemerge.read.merge import MergeSpec
@@ -47,6 +49,7 @@ _HOLE = (
 )
 _REBUILD = "Readers skip it; `lakemerge check --rebuild-checkpoint` writes it again if the older files are still there"
 _STRAY = "Delete the file"
+_FOREIGN = re.compile(r"(?:part-[^/]*\.parquet|deletion_vector_[^/]*\.bin)")
 
 _logger = logger(__name__)
 
@@ -196,8 +199,11 @@ def _check_references(handle: Handle, sound: Sound, report: _Report) -> set[str]
     """Report files that the version needs and that are missing. Returns their paths."""
     snapshot = sound.view.snapshot
     there = {stat.path: stat.size_bytes for folder in _OURS for stat in handle.store.list(folder)}
+    there |= {stat.path: stat.size_bytes for stat in list_vector_files(handle.store)}
     named = snapshot_references(snapshot, handle.store)
     report.files = len(named)
+    for path in _strays(handle):
+        report.add(path, "no version names it: a write of another engine, which was refused, left it", _STRAY)
     missing = named - there.keys()
     for path in sorted(missing):
         report.add(path, "this file is missing", _BACKUP)
@@ -205,6 +211,12 @@ def _check_references(handle: Handle, sound: Sound, report: _Report) -> set[str]
         if there.get(path, size) != size:
             report.add(path, f"it has {there[path]} bytes; the log says {size}", _BACKUP)
     return missing
+
+
+def _strays(handle: Handle) -> Iterator[str]:
+    """Files at the root that look like data of another engine. LakeMerge writes none there, and never takes them for
+    its own."""
+    return (file.path for file in handle.store.list("", start_after="base0") if _FOREIGN.fullmatch(file.path))
 
 
 def _sizes(sound: Sound) -> Mapping[str, int]:
@@ -233,10 +245,11 @@ def _check_contents(handle: Handle, sound: Sound, missing: set[str], report: _Re
         return
     spec = MergeSpec(handle.store, view.config, merger, handle.settings)
     blocks = [block for commit in view.log_commits for block in commit.blocks]
+    statistics = {path: add.stats for path, add in view.snapshot.files.items()}
     jobs = [
         partial(check_stored, spec, file_slice, part)
         for file_slice in sound.file_slices
-        for part in stored_parts(file_slice)
+        for part in stored_parts(file_slice, statistics)
     ]
     jobs += [partial(check_block, spec, block) for block in blocks]
     jobs += [partial(check_beside, spec, file_slice) for file_slice in sound.file_slices]

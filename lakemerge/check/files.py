@@ -19,7 +19,7 @@ from lakemerge.check.salvage import told
 from lakemerge.errors import LakeMergeError
 from lakemerge.format.keys import BucketId, Key, keys_at
 from lakemerge.format.log_block import LogBlock
-from lakemerge.format.minor import read_positions
+from lakemerge.format.minor import read_superseded
 from lakemerge.format.names import FILE_COLUMN, KIND_COLUMN
 from lakemerge.layout.placement import place_rows
 from lakemerge.layout.view import FileSlice
@@ -65,23 +65,32 @@ class StoredPart:
     ordinal: int
     rows: int
     statistics: str | None
-    """The statistics of the ``add``; winner files have none."""
+    """The statistics of the ``add``; winner files that are not published have none."""
+    has_vector: bool = False
 
 
-def stored_parts(file_slice: FileSlice) -> list[StoredPart]:
-    """The files with the file slice's merged rows."""
-    base, minor = file_slice.base, file_slice.minor
-    parts = []
+def stored_parts(file_slice: FileSlice, statistics: Mapping[str, str | None]) -> list[StoredPart]:
+    """The files with the file slice's merged rows.
+
+    :param statistics: those of all adds, by path.
+    """
+    vectors = set() if file_slice.minor is None else {ordinal for ordinal, _ in file_slice.minor.vectors}
+    base, parts = file_slice.base, []
     if base is not None:
-        parts.append(StoredPart(base.add.path, base.add.size_bytes, base.ordinal, base.rows, base.add.stats))
-    if minor is not None:
-        parts += [StoredPart(w.path, w.size_bytes, w.ordinal, w.rows, None) for w in minor.winners]
+        has_vector = base.ordinal in vectors
+        parts.append(
+            StoredPart(base.add.path, base.add.size_bytes, base.ordinal, base.rows, base.add.stats, has_vector)
+        )
+    for winner in () if file_slice.minor is None else file_slice.minor.winners:
+        stats = statistics.get(winner.path)
+        has_vector = winner.ordinal in vectors
+        parts.append(StoredPart(winner.path, winner.size_bytes, winner.ordinal, winner.rows, stats, has_vector))
     return parts
 
 
 def file_slice_paths(file_slice: FileSlice) -> set[str]:
     """Every file that a merge of the file slice reads."""
-    named = {part.path for part in stored_parts(file_slice)} | {block.file.path for block in file_slice.blocks}
+    named = {part.path for part in stored_parts(file_slice, {})} | {block.file.path for block in file_slice.blocks}
     if file_slice.minor is not None:
         named |= file_slice.minor.paths
     return named if file_slice.tombstones is None else named | {file_slice.tombstones}
@@ -144,17 +153,23 @@ def check_block(spec: MergeSpec, block: LogBlock, *, without: Collection[str]) -
 def check_beside(spec: MergeSpec, file_slice: FileSlice, *, without: Collection[str]) -> Checked:
     """Check that the positions and tombstones of a file slice can be read, each by itself: a merge would stop at the
     first that cannot."""
-    positions = None if file_slice.minor is None else file_slice.minor.positions
+    minor = file_slice.minor
     findings: list[Finding] = []
-    if positions is not None and positions not in without:
+    if minor is not None and minor.superseded_key and not minor.paths & set(without):
+        told_by = minor.positions or minor.vectors[0][1].path
         try:
-            strange = read_positions(spec.store, positions).keys() - {file.ordinal for file in file_slice.row_files}
-            if strange:
-                findings += _findings(positions, [f"it names files {sorted(strange)}, which the file slice lacks"])
+            rows = {file.ordinal: file.rows for file in file_slice.row_files}
+            found = read_superseded(spec.store, minor)
+            if strange := found.keys() - rows.keys():
+                findings += _findings(told_by, [f"it names files {sorted(strange)}, which the file slice lacks"])
+            beyond = [n for n, bits in found.items() if np.flatnonzero(bits).max(initial=-1) >= rows.get(n, len(bits))]
+            if beyond:
+                findings += _findings(told_by, [f"it names rows beyond the end of files {beyond}"])
         except (LakeMergeError, OSError) as error:
             if is_foreign(error):
                 raise
-            findings += _findings(positions, [told(error)])
+            path = error.facts.get("path") if isinstance(error, LakeMergeError) else None
+            findings += _findings(path if isinstance(path, str) else told_by, [told(error)])
     tombstones = file_slice.tombstones
     if tombstones is not None and tombstones not in without:
         try:
@@ -241,6 +256,8 @@ class _KeyCheck:
 def _statistics_problems(part: StoredPart, found: Mapping[str, Any]) -> Iterator[str]:
     """Compare the statistics in the log with those of the footer, for columns that both have."""
     if part.statistics is None:
+        if part.has_vector:
+            yield "it has a deletion vector, and no statistics, which a vector needs"
         return
     try:
         told = orjson.loads(part.statistics)
@@ -250,6 +267,8 @@ def _statistics_problems(part: StoredPart, found: Mapping[str, Any]) -> Iterator
                     yield f"{kind} of {name!r} is {found[kind][name]!r}; the log says {value!r}"
         if told.get("numRecords", part.rows) != found["numRecords"]:
             yield f"the log's numRecords is {told['numRecords']}"
+        if part.has_vector and ("numRecords" not in told or told.get("tightBounds", True) is not False):
+            yield "it has a deletion vector, and its statistics lack the number of records, or call its bounds tight"
     except (ValueError, TypeError, AttributeError):
         yield "its statistics in the log cannot be read"
 

@@ -24,6 +24,7 @@ from lakemerge.format.names import (
     RESET_DOMAIN,
     SAVEPOINT_DOMAIN_PREFIX,
     STATE_DOMAIN,
+    WINNER_TAG,
 )
 from lakemerge.format.reset import Resets
 from lakemerge.format.savepoint import savepoints_of
@@ -36,6 +37,8 @@ from mergers.interrupts import is_foreign
 __all__ = ["Problem", "Sound", "damaged_commits", "newest_readable", "sound_part", "told"]
 
 T = TypeVar("T")
+
+_UNTOLD = "it has a deletion vector, or is a winner file, and no minor compaction that can be read tells of it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,10 @@ def sound_part(handle: Handle, snapshot: Snapshot) -> Sound:
     # A minor entry of a base file that is left out is left out, too.
     without = {name for name, domain in sound_others.items() if _base_of(domain) in snapshot.files.keys() - files}
     domains = {name: domain for name, domain in (sound_others | sound_logs).items() if name not in without}
+    told_of = dict(_told(files, domains))
+    problems += [Problem(path, _UNTOLD) for path in files if path not in told_of]
+    files = told_of
+    domains = {name: domain for name, domain in domains.items() if (_base_of(domain) or "") in {"", *files}}
     is_whole = len(files) == len(snapshot.files) and len(domains) == len(snapshot.domains)
     part = view if is_whole else handle.view(replace(snapshot, files=files, domains=domains))
     try:
@@ -126,6 +133,15 @@ def sound_part(handle: Handle, snapshot: Snapshot) -> Sound:
         # Files that are left out may be why the others do not divide their bucket.
         alone = tuple(_alone(part))
         return Sound(part, alone, False, (*problems, Problem.of(error)) if is_whole else tuple(problems))
+
+
+def _told(files: Mapping[str, AddFile], domains: Mapping[str, DomainMetadata]) -> Iterator[tuple[str, AddFile]]:
+    """The files without those whose rows a minor entry tells that is left out."""
+    minors = [Minor.of(domain) for name, domain in domains.items() if name.startswith(MINOR_DOMAIN_PREFIX)]
+    known = {path for m in minors if m.published for path in (m.base, *(winner.path for winner in m.winners))}
+    for path, add in files.items():
+        if path in known or (add.vector is None and WINNER_TAG not in add.tags):
+            yield path, add
 
 
 def _read_files(view: TableView, some: Mapping[str, AddFile]) -> None:
@@ -161,6 +177,8 @@ def _read_others(view: TableView, some: Mapping[str, DomainMetadata]) -> None:
         else:
             list(references([domain], view.store))
             base = _base_of(domain)
+            if base is not None and base in view.snapshot.files:
+                Minor.of(domain).with_adds(view.snapshot.files)
             if base is not None and base not in view.snapshot.files:
                 raise TableDamagedError(
                     f"domain {name!r} is of base file {base!r}, which is not in the table", path=base

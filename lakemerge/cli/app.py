@@ -34,12 +34,14 @@ from lakemerge.cli.tables import (
     shown_buckets,
     shown_detail,
     shown_history,
+    shown_lag,
     shown_maintenance,
     shown_plan,
     shown_result,
     shown_vacuum,
 )
 from lakemerge.connector.jar import jar_path, jar_version
+from lakemerge.errors import InputError
 from lakemerge.results.compactions import CompactionStrategy
 from lakemerge.table.gauges import openmetrics
 from lakemerge.table.table import LakeTable
@@ -234,11 +236,25 @@ def maintain(
     every: Annotated[
         str | None, typer.Option(help="Repeat, with this pause in between, such as 5m. SIGTERM or Ctrl-C ends it.")
     ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Run nothing. The exit code is 4 if other engines lag more than lakemerge.publish.maxLag."
+        ),
+    ] = False,
     quiet: QuietOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, one for each run.")] = False,
 ) -> None:
     """Run the services that are due by the table's schedule: compactions, log compaction, vacuum."""
     show_progress(quiet=quiet)
+    if check:
+        if every is not None:
+            raise InputError("--check looks once: give it without --every")
+        detail = opened(path, storage_options).detail()
+        document(detail) if json else shown_lag(detail)
+        if detail.lags:
+            raise typer.Exit(4)
+        return
     pause = None if every is None else duration(every)
     with stopping() as stop:
         run_maintenance(

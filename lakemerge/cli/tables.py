@@ -10,13 +10,14 @@ import pyarrow as pa
 from lakemerge.cli.output import columns, facts, say, say_lines, with_base64
 from lakemerge.delta import HistoryEntry
 from lakemerge.format.ingests import ingests_of
+from lakemerge.format.publish import PUBLISH
 from lakemerge.ingest.results import IngestFile, IngestResult, IngestStatus
 from lakemerge.python_values import python_values, with_text_decimals
 from lakemerge.results.compactions import CompactionPlan, CompactionResult, LogCompactionResult, PlannedBucket
 from lakemerge.results.display import counted, counts, readable_bytes
 from lakemerge.results.maintenance import ExpiryResult, MaintenanceResult, VacuumResult
 from lakemerge.schema.schema import type_ddl
-from lakemerge.table.describe import BucketInfo
+from lakemerge.table.describe import BucketInfo, TableDetail
 from lakemerge.table.table import LakeTable
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "shown_ingest",
     "shown_ingest_files",
     "shown_ingest_status",
+    "shown_lag",
     "shown_maintenance",
     "shown_plan",
     "shown_rejects",
@@ -59,10 +61,32 @@ def shown_detail(table: LakeTable) -> None:
         ),
         ("live logs", f"{live}, {readable_bytes(detail.log_bytes)}"),
         ("read amplification", f"{detail.read_amplification:.2f}"),
+        *([] if detail.publish == "off" else [("published", published_words(detail))]),
         *((f"ingest {name}", _job(table, name)) for name in ingests_of(table.opened.view.snapshot)),
         *((f"column {name}", kind) for name, kind in columns_of(table.schema).items()),
     ]
     facts(told)
+
+
+def shown_lag(detail: TableDetail) -> None:
+    allowed = detail.publish_max_lag_seconds
+    facts(
+        [
+            ("table", detail.url),
+            ("published", published_words(detail)),
+            ("allowed lag", "not set" if allowed is None else f"{allowed:.1f} s"),
+        ]
+    )
+
+
+def published_words(detail: TableDetail) -> str:
+    """What other Delta engines see."""
+    if detail.publish == "off":
+        return f"the table does not publish ({PUBLISH})"
+    lag = f"{detail.publish_lag_seconds:.1f} s behind" if detail.publish_lag_seconds else "nothing lags behind"
+    slices = counted(detail.unpublished_slices, "file slice")
+    left = f", but for {slices}" if detail.unpublished_slices else ""
+    return f"version {detail.published_version}{left}; {lag}"
 
 
 def shown_history(entries: Sequence[HistoryEntry]) -> None:

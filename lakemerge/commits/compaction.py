@@ -5,11 +5,16 @@ Source: docs/table-format.md, section 4.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+import orjson
 
 from lakemerge.commits.base import FileSlicesChangedError, check_same_meaning, commit_records, landed
 from lakemerge.commits.provenance import Provenance
 from lakemerge.delta import (
+    Action,
     AddFile,
     Attempt,
     Committed,
@@ -21,11 +26,13 @@ from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import LogCommit
 from lakemerge.format.keys import Partition
 from lakemerge.format.minor import Minor
+from lakemerge.format.publish import Publish
 from lakemerge.format.reset import Reset
 from lakemerge.handle import Handle
+from lakemerge.layout.published import oldest_hidden
 from lakemerge.layout.view import FileSlice, TableView, build_file_slices
 
-__all__ = ["commit_compaction", "commit_packed_logs", "removal", "without_dead_logs"]
+__all__ = ["commit_compaction", "commit_packed_logs", "removal", "removals", "slices_after", "without_dead_logs"]
 
 
 def commit_compaction(
@@ -38,6 +45,7 @@ def commit_compaction(
     adds: Sequence[AddFile] = (),
     merged: Sequence[FileSlice] = (),
     minors: Sequence[Minor] = (),
+    winners: Mapping[str, AddFile] = MappingProxyType({}),
 ) -> Committed:
     """Replace logs that were read at ``read.version`` by merged rows, and drop dead logs.
 
@@ -48,7 +56,9 @@ def commit_compaction(
     :param adds: the base files that replace them.
     :param merged: file slices whose base files stay.
     :param minors: the new minor entries of the file slices in ``merged``.
+    :param winners: the new winner files of published entries, by the path of their base file.
     """
+    publishes = Publish.of(read.snapshot.metadata.configuration).is_on
 
     def build(view: TableView) -> Attempt:
         check_same_meaning(read, view)
@@ -57,15 +67,18 @@ def commit_compaction(
         _check_not_overwritten(read, view)
         _check_uncompacted(view, [*replaced, *merged])
         now = handle.store_now_ms()
-        removes = [removal(file_slice.base.add, now) for file_slice in replaced if file_slice.base is not None]
+        removes = removals(view, {file_slice.base.add.path for file_slice in replaced if file_slice.base}, now)
         ended = [file_slice.minor.removal() for file_slice in replaced if file_slice.minor is not None]
         gone = {remove.path for remove in removes}
         fresh = [BaseFile.of(add, view.config.partition_by) for add in adds]
         files = [base for base in view.base_files if base.add.path not in gone] + fresh
         kept = {path: minor for path, minor in view.minors.items() if path not in gone}
+        shown = [action for minor in minors for action in _shown(view, minor, winners.get(minor.base), now)]
         kept |= {minor.base: minor for minor in minors}
-        dead = without_dead_logs(view, files, kept)
-        return Attempt([*removes, *adds, *ended, *(minor.domain() for minor in minors), *dead], metrics)
+        after = slices_after(view, files, kept)
+        dead = without_dead_logs(view, after)
+        told = {**metrics, **_published(after, read.version)} if publishes else metrics
+        return Attempt([*removes, *adds, *ended, *shown, *(minor.domain() for minor in minors), *dead], told)
 
     return landed(commit_records(handle, read, build, provenance))
 
@@ -101,19 +114,29 @@ def commit_packed_logs(
     return landed(commit_records(handle, read, build, provenance))
 
 
-def without_dead_logs(
+def slices_after(
     tip: TableView, files: Sequence[BaseFile], minors: Mapping[str, Minor], fresh: Sequence[Reset] = ()
-) -> list[DomainMetadata]:
-    """The actions that remove dead logs, and resets that no log needs any more, once the table has other files.
+) -> list[FileSlice]:
+    """The file slices once the table has other files.
 
     :param files: all base files after the commit.
     :param minors: by the path of their base file.
+    :param fresh: the resets of the commit itself.
+    """
+    blocks = [block for commit in tip.log_commits for block in commit.blocks]
+    buckets, resets = tip.config.buckets or 1, tip.resets.with_entries(fresh)
+    return list(build_file_slices(files, blocks, buckets=buckets, minors=minors, resets=resets))
+
+
+def without_dead_logs(
+    tip: TableView, file_slices: Sequence[FileSlice], fresh: Sequence[Reset] = ()
+) -> list[DomainMetadata]:
+    """The actions that remove dead logs, and resets that no log needs any more.
+
+    :param file_slices: see :func:`slices_after`.
     :param fresh: the resets of the commit itself. They stay until a later commit: they tell what it did.
     """
     resets = tip.resets.with_entries(fresh)
-    blocks = [block for commit in tip.log_commits for block in commit.blocks]
-    buckets = tip.config.buckets or 1
-    file_slices = list(build_file_slices(files, blocks, buckets=buckets, minors=minors, resets=resets))
     dead = tip.dead_log_commits(file_slices)
     gone = dict.fromkeys(commit.domain_name for commit in dead)
     oldest: dict[Partition, int] = {}
@@ -150,6 +173,53 @@ def _check_uncompacted(view: TableView, file_slices: Sequence[FileSlice]) -> Non
             )
 
 
+def removals(view: TableView, bases: Collection[str], now_ms: int) -> list[RemoveFile]:
+    """The actions that take base files out of the table, and with each the winner files that are published beside it.
+
+    :param bases: paths of base files.
+    """
+    files, minors = view.snapshot.files, view.minors
+    beside = (
+        winner.path for path in bases if path in minors and minors[path].published for winner in minors[path].winners
+    )
+    return [removal(files[path], now_ms) for path in (*bases, *beside)]
+
+
+def _shown(view: TableView, minor: Minor, winner: AddFile | None, now_ms: int) -> Iterator[Action]:
+    """The actions by which other engines see a published entry. An unchanged file is not added again.
+
+    :param winner: the entry's new winner file.
+    """
+    if not minor.published:
+        return
+    before, vectors = view.minors.get(minor.base), dict(minor.vectors)
+    files = {minor.base_ordinal: minor.base}
+    if before is not None and before.published:
+        files |= {each.ordinal: each.path for each in before.winners}
+    left = {minor.base, *(each.path for each in minor.winners)}
+    for ordinal, path in files.items():
+        add, vector = view.snapshot.files[path], vectors.get(ordinal)
+        if path not in left:
+            yield removal(add, now_ms)
+        elif vector != add.vector:
+            yield removal(add, now_ms)
+            yield replace(add, vector=vector, stats=loose(add.stats), data_change=True)
+    if winner is not None:
+        yield winner
+
+
+def loose(stats: str | None) -> str | None:
+    """Statistics of a file some of whose rows are superseded: its bounds may not be reached any more."""
+    return None if stats is None else orjson.dumps({**orjson.loads(stats), "tightBounds": False}).decode()
+
+
+def _published(file_slices: Sequence[FileSlice], version: int) -> dict[str, object]:
+    """What the commit says about what other engines see: the version, and how many file slices do not show it."""
+    lacking = (oldest for file_slice in file_slices if (oldest := oldest_hidden(file_slice)) is not None)
+    left = sum(oldest <= version for oldest in lacking)
+    return {"publishedVersion": version, "numUnpublishedFileSlices": left}
+
+
 def removal(add: AddFile, now_ms: int) -> RemoveFile:
     """The action that takes a file out of the table.
 
@@ -162,4 +232,5 @@ def removal(add: AddFile, now_ms: int) -> RemoveFile:
         partition_values=add.partition_values,
         size_bytes=add.size_bytes,
         tags=add.tags,
+        vector=add.vector,
     )

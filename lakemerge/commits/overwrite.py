@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from lakemerge.commits.appends import already_done, also, defining, grown, state_after
 from lakemerge.commits.base import check_same_meaning, commit_records, rows_changed
-from lakemerge.commits.compaction import removal, without_dead_logs
+from lakemerge.commits.compaction import removals, slices_after, without_dead_logs
 from lakemerge.commits.footprint import RowsChangedError
 from lakemerge.commits.provenance import Provenance
 from lakemerge.delta import AddFile, AlreadyDone, Attempt, Committed
@@ -90,10 +90,10 @@ def commit_overwrite(
             [
                 *defining(before, view, buckets if written else None),
                 state.overwritten().domain(),
-                *(removal(base.add, now) for base in replaced),
+                *removals(before, gone, now),
                 *(base.merged_to(before.version) for base in written),
                 *ended,
-                *without_dead_logs(before, files, kept, resets),
+                *without_dead_logs(before, slices_after(before, files, kept, resets), resets),
                 *also(provenance, before),
             ],
             {**metrics, "numRemovedFiles": len(replaced)},

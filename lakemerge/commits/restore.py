@@ -21,6 +21,7 @@ from lakemerge.format.consumers import CONSUMER_DOMAIN_PREFIX
 from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX
 from lakemerge.format.names import SAVEPOINT_DOMAIN_PREFIX, STATE_DOMAIN
 from lakemerge.format.operations import Operation
+from lakemerge.format.publish import with_vectors
 from lakemerge.format.record_retention import RECORDS_DOMAIN
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
@@ -51,7 +52,11 @@ def restore_table(handle: Handle, begin: TableView, target: Snapshot) -> Restore
         tip = view.snapshot
         actions[:] = [*_files(tip, target, handle.store_now_ms()), *_domains(tip, target), *_forgotten(tip, target)]
         metadata = _metadata(view, earlier)
-        defined = [] if metadata == view.snapshot.metadata else [metadata]
+        defined: list[Action] = [] if metadata == view.snapshot.metadata else [metadata]
+        if any(add.vector is not None for add in target.files.values()):
+            # Never lowered, and so it allows vectors already, unless something else wrote it.
+            protocol = with_vectors(view.snapshot.protocol)
+            defined += [] if protocol == view.snapshot.protocol else [protocol]
         return Attempt([*defined, _state(view.state, earlier.state), *actions], _metrics(actions))
 
     parameters = {"version": target.version, "timestamp": None}
@@ -95,12 +100,13 @@ def _check_files(handle: Handle, present: TableView, earlier: TableView) -> None
 
 
 def _files(tip: Snapshot, target: Snapshot, now_ms: int) -> Iterator[Action]:
+    # The same data file under another vector is another file: it is removed, and added.
     for path, add in tip.files.items():
-        if path not in target.files:
+        if path not in target.files or target.files[path].identity != add.identity:
             yield removal(add, now_ms)
     for path, add in target.files.items():
         present = tip.files.get(path)
-        if present is None or present.tags != add.tags:
+        if present is None or present.tags != add.tags or present.identity != add.identity:
             yield replace(add, data_change=True)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 import pyarrow as pa
 
+from lakemerge.format.names import WINNER_TAG
 from lakemerge.format.savepoint import savepoints_of
 from lakemerge.schema.schema import to_delta_json
 from lakemerge.table.describe import buckets_of
@@ -40,7 +41,15 @@ def _files(table: OpenTable) -> _Rows:
     view = table.view
     for add in view.snapshot.files.values():
         rows = None if add.stats is None else orjson.loads(add.stats).get("numRecords")
-        yield ("base", add.path, add.size_bytes, rows, dict(add.partition_values))
+        if rows is not None and add.vector is not None:
+            rows -= add.vector.cardinality
+        yield (
+            "winner" if WINNER_TAG in add.tags else "base",
+            add.path,
+            add.size_bytes,
+            rows,
+            dict(add.partition_values),
+        )
     logs = {block.file for file_slice in view.file_slices for block in file_slice.blocks}
     for file in sorted(logs, key=lambda file: file.path):
         yield ("log", file.path, file.size_bytes, None, {})

@@ -26,8 +26,10 @@ __all__ = [
     "writer_features",
 ]
 
-READER_FEATURES: Final = frozenset({"timestampNtz", "typeWidening"})
-WRITER_FEATURES: Final = frozenset({"domainMetadata", "inCommitTimestamp", "lakemerge", "timestampNtz", "typeWidening"})
+READER_FEATURES: Final = frozenset({"deletionVectors", "timestampNtz", "typeWidening"})
+WRITER_FEATURES: Final = frozenset(
+    {"deletionVectors", "domainMetadata", "inCommitTimestamp", "lakemerge", "timestampNtz", "typeWidening"}
+)
 
 _IMPLIED: Final[Mapping[int, tuple[str, ...]]] = {
     2: ("appendOnly", "invariants"),

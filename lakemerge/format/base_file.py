@@ -16,7 +16,7 @@ import orjson
 from lakemerge.delta import AddFile
 from lakemerge.errors import TableDamagedError
 from lakemerge.format.keys import BucketId, Key, key_from_json, key_to_json
-from lakemerge.format.names import SLICE_TAG
+from lakemerge.format.names import SLICE_TAG, WINNER_TAG
 from lakemerge.format.values import INT32_LIMIT, bucket_count, optional_path, whole_number
 
 __all__ = ["BaseFile", "paths_of", "rows_of"]
@@ -44,8 +44,8 @@ class BaseFile:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The file and, if it has any, its tombstones."""
-        return (self.add.path,) if self.tombstones is None else (self.add.path, self.tombstones)
+        """See :func:`paths_of`."""
+        return paths_of(self.add)
 
     @staticmethod
     def tag(
@@ -99,19 +99,23 @@ class BaseFile:
 
 
 def rows_of(adds: Iterable[AddFile]) -> int:
-    """The rows that the tags of base files tell, together."""
+    """The rows that the tags of base files tell, together. Winner files among them do not count."""
     total = 0
     for add in adds:
-        with _naming(add):
-            total += _rows(_body(add))
+        if WINNER_TAG not in add.tags:
+            with _naming(add):
+                total += _rows(_body(add))
     return total
 
 
 def paths_of(add: AddFile) -> tuple[str, ...]:
-    """A base file and, where it has any, its tombstones."""
-    with _naming(add):
-        tombstones = _tombstones(_body(add))
-    return (add.path,) if tombstones is None else (add.path, tombstones)
+    """A base or winner file and, where it has any, its tombstones and its deletion vectors."""
+    tombstones = None
+    if WINNER_TAG not in add.tags:
+        with _naming(add):
+            tombstones = _tombstones(_body(add))
+    vectors = None if add.vector is None else add.vector.path
+    return tuple(path for path in (add.path, tombstones, vectors) if path is not None)
 
 
 def _body(add: AddFile) -> dict[str, Any]:

@@ -3,13 +3,16 @@
 A *minor entry* belongs to one base file. It names the positions of superseded rows (of the base file and of the entry's
 own earlier winner files), the *winner files* with the merged rows in their place, and the tombstones. The base file
 without superseded rows, together with the winner files, is the file slice as of version ``through``.
-Source: docs/table-format.md, section 8.
+
+In a table that publishes, the entry has no positions. Base and winner files are Delta ``add`` actions, and their
+deletion vectors tell the superseded rows. Everybody here asks :func:`read_superseded`, which knows both.
+Source: docs/table-format.md, sections 8 and 11.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +20,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakemerge.delta import DomainMetadata
+from lakemerge.delta import AddFile, DeletionVector, DomainMetadata, read_vector
 from lakemerge.errors import TableDamagedError
-from lakemerge.format.names import MINOR_DOMAIN_PREFIX
+from lakemerge.format.names import MINOR_DOMAIN_PREFIX, WINNER_TAG
 from lakemerge.format.values import INT32_LIMIT, optional_path, stored_path, whole_number
 from lakemerge.storage.base import Store
 from mergers.interrupts import is_foreign
@@ -32,6 +35,10 @@ __all__ = [
     "packed_positions",
     "positions_table",
     "read_positions",
+    "read_superseded",
+    "superseded_table",
+    "winner_of",
+    "winner_tag",
     "write_positions",
 ]
 
@@ -71,6 +78,11 @@ class Minor:
     """The path of the tombstones, which replace those of the base file."""
     tombstone_bytes: int = 0
     """The size of that file."""
+    published: bool = False
+    """Whether base and winner files are adds with deletion vectors. Then there is no positions file."""
+    vectors: tuple[tuple[int, DeletionVector], ...] = ()
+    """The vectors of the adds, by the ordinal of their file; files of which no row is superseded have none. They are
+    not part of the domain."""
 
     @property
     def domain_name(self) -> str:
@@ -80,14 +92,42 @@ class Minor:
     def paths(self) -> frozenset[str]:
         """Every file to which the entry refers, without the base file."""
         named = (self.positions, self.tombstones, *(winner.path for winner in self.winners))
-        return frozenset(path for path in named if path is not None)
+        return frozenset(path for path in named if path is not None) | {vector.path for _, vector in self.vectors}
+
+    def with_adds(self, files: Mapping[str, AddFile]) -> Minor:
+        """A published entry, with the vectors of its files, and any other entry as it is.
+
+        :param files: the adds of the version, by path.
+        :raises TableDamagedError: base or winner files are not there as the entry says.
+        """
+        if not self.published:
+            return self
+        vectors: list[tuple[int, DeletionVector]] = []
+        for path, ordinal in ((self.base, self.base_ordinal), *((w.path, w.ordinal) for w in self.winners)):
+            add = files.get(path)
+            if add is None or (path != self.base and winner_of(add) != (self.base_ordinal, ordinal)):
+                raise TableDamagedError(
+                    f"domain {self.domain_name!r} names {path!r}, which is not in the table as its file; another "
+                    "writer than LakeMerge must have changed it",
+                    domain=self.domain_name,
+                    path=path,
+                )
+            if add.vector is not None:
+                vectors.append((ordinal, add.vector))
+        return replace(self, vectors=tuple(vectors))
+
+    @property
+    def superseded_key(self) -> tuple[str, ...]:
+        """What tells its superseded positions from all others, with the paths of the files that hold them."""
+        told = () if self.positions is None else (self.positions,)
+        return (*told, *(text for _, vector in self.vectors for text in (vector.path, vector.id)))
 
     def domain(self) -> DomainMetadata:
         body = {
             "base": self.base,
             "ordinal": self.base_ordinal,
             "through": self.through,
-            "positions": self.positions,
+            **({"published": True} if self.published else {"positions": self.positions}),
             "winners": [[w.path, w.size_bytes, w.ordinal, w.rows] for w in self.winners],
             "tombstones": self.tombstones,
             "tombstoneBytes": self.tombstone_bytes,
@@ -101,14 +141,20 @@ class Minor:
     def of(domain: DomainMetadata) -> Minor:
         try:
             body = orjson.loads(domain.configuration)
+            if not isinstance(body, dict):
+                raise ValueError("it is no JSON object")
+            published = body.get("published", False)
+            if not isinstance(published, bool) or (published and "positions" in body):
+                raise ValueError("it has positions, or it is published")
             return Minor(
                 base=stored_path(body["base"]),
                 base_ordinal=whole_number(body["ordinal"], below=INT32_LIMIT),
                 through=whole_number(body["through"]),
-                positions=optional_path(body["positions"]),
+                positions=None if published else optional_path(body["positions"]),
                 winners=tuple(_winner(*entry) for entry in body["winners"]),
                 tombstones=optional_path(body["tombstones"]),
                 tombstone_bytes=whole_number(body.get("tombstoneBytes", 0)),
+                published=published,
             )
         except (KeyError, ValueError, TypeError) as error:
             raise TableDamagedError(f"domain {domain.domain!r} is damaged: {error!r}", domain=domain.domain) from error
@@ -121,6 +167,43 @@ def _winner(path: object, size: object, ordinal: object, rows: object) -> RowFil
         whole_number(ordinal, below=INT32_LIMIT),
         whole_number(rows, below=INT32_LIMIT),
     )
+
+
+def winner_tag(base_ordinal: int, winner: RowFile) -> str:
+    """The value of :data:`WINNER_TAG`."""
+    return orjson.dumps({"base": base_ordinal, "ordinal": winner.ordinal, "rows": winner.rows}).decode()
+
+
+def winner_of(add: AddFile) -> tuple[int, int] | None:
+    """The ordinals of the base file of a published winner file, and its own; ``None`` for other files.
+
+    Raises :class:`TableDamagedError` if its tag cannot be read.
+    """
+    if WINNER_TAG not in add.tags:
+        return None
+    try:
+        body = orjson.loads(add.tags[WINNER_TAG])
+        ordinals = (whole_number(body[name], below=INT32_LIMIT) for name in ("base", "ordinal"))
+        return next(ordinals), next(ordinals)
+    except (KeyError, ValueError, TypeError) as error:
+        raise TableDamagedError(f"the tag of file {add.path!r} is damaged: {error!r}", path=add.path) from error
+
+
+def read_superseded(store: Store, minor: Minor | None) -> dict[int, npt.NDArray[np.bool_]]:
+    """The superseded rows of a file slice, by ordinal, wherever its minor entry keeps them. Files without any are left
+    out."""
+    if minor is None:
+        return {}
+    rows = {winner.ordinal: winner.rows for winner in minor.winners}
+    vectors = {ordinal: read_vector(store, vector, rows=rows.get(ordinal)) for ordinal, vector in minor.vectors}
+    return vectors or read_positions(store, minor.positions)
+
+
+def superseded_table(store: Store, minor: Minor) -> pa.Table:
+    """The same as a table of :data:`POSITIONS_SCHEMA`."""
+    if minor.positions is not None:
+        return positions_table(store, minor.positions)
+    return packed_positions(read_superseded(store, minor))
 
 
 def write_positions(store: Store, path: str, positions: Positions) -> int:

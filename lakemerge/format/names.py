@@ -22,6 +22,8 @@ __all__ = [
     "STATE_DOMAIN",
     "TOMBSTONE_FOLDER",
     "VACUUM_APPLICATION",
+    "VECTOR_PREFIX",
+    "WINNER_TAG",
     "WRITER_FEATURE",
 ]
 
@@ -46,6 +48,8 @@ VACUUM_APPLICATION: Final = "lakemerge.vacuum"
 """The application of the transaction that says when a schedule last asked for a vacuum."""
 SLICE_TAG: Final = "lakemerge.slice"
 """The tag of each base file's ``add``."""
+WINNER_TAG: Final = "lakemerge.winner"
+"""The tag of each published winner file's ``add``."""
 
 DROPPED: Final = "lakemerge.dropped"
 """The property of a table that was dropped, until its files are deleted."""
@@ -56,6 +60,9 @@ LOG_FOLDER: Final = "_lakemerge/log"
 """The folder of log files and block indexes."""
 MERGED_FOLDER: Final = "_lakemerge/merged"
 """The folder of winner and positions files."""
+VECTOR_PREFIX: Final = "dv"
+"""How the names of the folders of deletion vectors begin. A version of 20 digits follows. Other readers take only
+letters and digits there."""
 TOMBSTONE_FOLDER: Final = "_lakemerge/tombstones"
 """The folder of the tombstones of base files."""
 

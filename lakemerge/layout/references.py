@@ -45,6 +45,8 @@ def references(actions: Iterable[Action], store: Store) -> Iterator[str]:
             # A tag is decoded only if it names tombstones. Files that other writers added have no tag.
             tells = '"tombstones"' in action.tags.get(SLICE_TAG, "")
             yield from paths_of(action) if tells else (action.path,)
+            if action.vector is not None and not tells:
+                yield action.vector.path
         elif isinstance(action, DomainMetadata) and not action.removed and action.domain.startswith("lakemerge."):
             yield from _of_domain(action, store)
 

@@ -25,7 +25,7 @@ from lakemerge.format.expiries import Expiry, expiries_of
 from lakemerge.format.keys import BucketId, Key, KeyKinds, KeySpan, SoughtKeys, check_kinds, key_kinds
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.minor import Minor, RowFile
-from lakemerge.format.names import LOG_DOMAIN_PREFIX, MINOR_DOMAIN_PREFIX
+from lakemerge.format.names import LOG_DOMAIN_PREFIX, MINOR_DOMAIN_PREFIX, WINNER_TAG
 from lakemerge.format.reset import Resets
 from lakemerge.format.state import State
 from lakemerge.layout.bucket_counts import Layout
@@ -144,7 +144,8 @@ class TableView:
 
     @cached_property
     def base_files(self) -> tuple[BaseFile, ...]:
-        files = tuple(BaseFile.of(add, self.config.partition_by) for add in self.snapshot.files.values())
+        adds = (add for add in self.snapshot.files.values() if WINNER_TAG not in add.tags)
+        files = tuple(BaseFile.of(add, self.config.partition_by) for add in adds)
         kinds = self.key_kinds
         for file in files:
             try:
@@ -187,7 +188,11 @@ class TableView:
 
     @cached_property
     def minors(self) -> Mapping[str, Minor]:
-        """Minor entries by the path of their base file."""
+        """Minor entries by the path of their base file.
+
+        Raises :class:`TableDamagedError` if deletion vectors or winner files are in the table that no entry tells of:
+        their rows would be wrong.
+        """
         domains = [d for name, d in self.snapshot.domains.items() if name.startswith(MINOR_DOMAIN_PREFIX)]
         minors = {minor.base: minor for minor in map(Minor.of, domains)}
         if strays := minors.keys() - self.snapshot.files.keys():
@@ -195,6 +200,17 @@ class TableView:
                 f"version {self.version} has minor compactions of base files that are not in the table "
                 f"({sorted(strays)}); another writer than LakeMerge must have removed the files",
                 paths=tuple(sorted(strays)),
+            )
+        files = self.snapshot.files
+        minors = {path: minor.with_adds(files) for path, minor in minors.items()}
+        known = {path for path, minor in minors.items() if minor.published}
+        known.update(winner.path for minor in minors.values() if minor.published for winner in minor.winners)
+        told = {path for path, add in files.items() if add.vector is not None or WINNER_TAG in add.tags}
+        if strange := told - known:
+            raise TableDamagedError(
+                f"version {self.version} has deletion vectors or winner files that no minor compaction tells of "
+                f"({sorted(strange)[:10]}); another writer than LakeMerge must have changed it",
+                paths=tuple(sorted(strange)),
             )
         return minors
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.delta import AddFile, Snapshot
+from lakemerge.delta import AddFile, Snapshot, read_vector
 from lakemerge.errors import (
     FullRunNeededError,
     InputError,
@@ -352,8 +352,7 @@ def _opened(dataset: Dataset, access: Access) -> LakeTable | PlainTable | None:
 
 @dataclass(frozen=True, slots=True)
 class PlainTable:
-    """A plain Delta table at one version. Features that this library cannot read, such as deletion vectors, are refused
-    by name."""
+    """A plain Delta table at one version. Features that this library cannot read are refused by name."""
 
     handle: Handle
     snapshot: Snapshot
@@ -388,11 +387,22 @@ class PlainTable:
             with ParquetFiles(self.handle.store) as files:
                 file = StoredFile(add.path, add.size_bytes)
                 budget = self.handle.settings.merge_budget_bytes
-                for table, _, _ in files.stream(file, schema=asked, budget_bytes=budget):
-                    yield _with_partition(table, schema, add)
+                gone = None if add.vector is None else ~read_vector(self.handle.store, add.vector)
+                for table, first, _ in files.stream(file, schema=asked, budget_bytes=budget):
+                    left = table if gone is None else _left(table, gone[first : first + table.num_rows])
+                    yield _with_partition(left, schema, add)
 
     def _any_column(self, partition: Sequence[str]) -> pa.Schema:
         return pa.schema([next(field for field in self.schema if field.name not in partition)])
+
+
+def _left(table: pa.Table, kept: Bools) -> pa.Table:
+    """The rows that a deletion vector leaves. It may end before the table's rows do."""
+    if kept.all():
+        return table
+    mask = np.ones(table.num_rows, dtype=np.bool_)
+    mask[: len(kept)] = kept
+    return table.filter(pa.array(mask))
 
 
 def _with_partition(table: pa.Table, schema: pa.Schema, add: AddFile) -> pa.Table:

@@ -17,13 +17,14 @@ import pyarrow as pa
 from lakemerge.commits.past import PastCommit, definitions, read_commits
 from lakemerge.delta import AddFile, DomainMetadata, RemoveFile
 from lakemerge.errors import VersionNotFoundError
-from lakemerge.format.base_file import BaseFile
+from lakemerge.format.base_file import BaseFile, paths_of
 from lakemerge.format.block_index import log_paths
 from lakemerge.format.consumers import Sent, registrations_of, sent_to
 from lakemerge.format.keys import BucketId, Key, Partition, keys_at
 from lakemerge.format.minor import Minor
-from lakemerge.format.names import EXPIRY_DOMAIN, LOG_DOMAIN_PREFIX, MINOR_DOMAIN_PREFIX
+from lakemerge.format.names import EXPIRY_DOMAIN, LOG_DOMAIN_PREFIX, MINOR_DOMAIN_PREFIX, WINNER_TAG
 from lakemerge.format.operations import Operation
+from lakemerge.format.vectors import list_vector_files
 from lakemerge.handle import Handle
 from lakemerge.layout.placement import place_rows
 from lakemerge.layout.view import TableView
@@ -56,6 +57,7 @@ def lineage_of(
     first = min(entry.version for entry in handle.log.history())
     commits = read_commits(handle, since=first - 1, until=view.version)
     there = {stat.path for folder in ("base", "_lakemerge") for stat in handle.store.list(folder)}
+    there |= {stat.path for stat in list_vector_files(handle.store)}
     # The tip knows most, unless the table was replaced since the version.
     teller = _Teller(handle, tip if tip.snapshot.metadata.id == view.snapshot.metadata.id else view, {}, there)
     if key is not None:
@@ -241,7 +243,9 @@ class _Teller:
 
     def _made(self, commit: PastCommit) -> Iterator[str]:
         for action in commit.actions:
-            if isinstance(action, AddFile):
+            if isinstance(action, AddFile) and WINNER_TAG in action.tags:
+                yield from paths_of(action)
+            elif isinstance(action, AddFile):
                 try:
                     self.bases[action.path] = BaseFile.of(action, self.tip.config.partition_by)
                 except Exception as error:  # a file of another writer is shown all the same

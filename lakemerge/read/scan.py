@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from lakemerge._internal.arguments import shown
 from lakemerge.errors import InputError, TableDamagedError
-from lakemerge.format.names import STATE_DOMAIN
+from lakemerge.format.minor import Minor
+from lakemerge.format.names import MINOR_DOMAIN_PREFIX, STATE_DOMAIN
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.read.filter.filter import Filter, parse_filter
@@ -131,14 +132,19 @@ def scan_part(spec: MergeSpec, part: Part, names: Sequence[str], condition: Filt
 
 
 def in_mode(view: TableView, mode: str) -> TableView:
-    """The version as a read in that mode sees it. For ``base``, it has no logs and no minor entries."""
+    """The version as a read in that mode sees it. For ``base``, it has no logs, and of minor entries only those that
+    other Delta readers see, as deletion vectors and files."""
     given: object = mode
     if not isinstance(given, str) or given not in get_args(ReadMode):
         known = ", ".join(map(repr, get_args(ReadMode)))
         raise InputError(f"{argument('mode')} must be one of {known}, not {shown(mode)}")
     if mode == "merged":
         return view
-    domains = {name: domain for name, domain in view.snapshot.domains.items() if name == STATE_DOMAIN}
+    domains = {
+        name: domain
+        for name, domain in view.snapshot.domains.items()
+        if name == STATE_DOMAIN or (name.startswith(MINOR_DOMAIN_PREFIX) and Minor.of(domain).published)
+    }
     return TableView(replace(view.snapshot, domains=domains), view.config, view.store)
 
 

@@ -22,7 +22,7 @@ from lakemerge.errors import TableDamagedError
 from lakemerge.format.config import TableConfig
 from lakemerge.format.keys import Key, KeySpan
 from lakemerge.format.log_block import LogBlock
-from lakemerge.format.minor import Positions, RowFile, read_positions
+from lakemerge.format.minor import Positions, RowFile, read_superseded
 from lakemerge.format.names import FILE_COLUMN, KIND_COLUMN
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
@@ -98,7 +98,7 @@ def stored_streams(
     """
     parts = [file for file in file_slice.row_files if file.rows]
     looked_at = file_slice if probed is None else replace(file_slice, wanted=probed)
-    superseded: Positions = {} if file_slice.minor is None else read_positions(spec.store, file_slice.minor.positions)
+    superseded: Positions = read_superseded(spec.store, file_slice.minor)
     share = max(1, budget // max(1, len(parts)))
     return [
         (

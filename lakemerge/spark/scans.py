@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 
-from lakemerge.format.minor import POSITIONS_SCHEMA, RowFile, packed_positions, positions_table
+from lakemerge.format.minor import POSITIONS_SCHEMA, Minor, RowFile, packed_positions, superseded_table
 from lakemerge.format.names import FILE_COLUMN
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
@@ -80,15 +80,19 @@ def scan_minor(
     """
     scans = []
     policy = handle.settings.reads
-    for group in _groups(file_slices, policy.scan_rows):
-        paths = [
-            file_slice.minor.positions
-            for file_slice in group
-            if file_slice.minor is not None and file_slice.minor.positions is not None
-        ]
+    # Spark itself reads positions files. Deletion vectors are read by the driver, so their scans have fewer rows.
+    published = [each for each in file_slices if each.minor is not None and each.minor.published]
+    others = [each for each in file_slices if each.minor is None or not each.minor.published]
+    few_rows = min(policy.scan_rows, policy.driver_rows)
+    for group in (*_groups(others, policy.scan_rows), *_groups(published, few_rows)):
+        minors = [each.minor for each in group if each.minor is not None and each.minor.superseded_key]
+        paths = [minor.positions for minor in minors if minor.positions is not None]
         few = _rows(group) <= policy.driver_rows and len(paths) <= policy.driver_files
-        bits = partial(_bits_here if few else _bits_there, spark, handle, paths, *_ordinals(group))
-        scans.append(_scan(spark, handle, view, group, columns, bits if paths else None, paths, condition))
+        bits = partial(_bits_here, spark, handle, minors, *_ordinals(group))
+        if not few and len(paths) == len(minors):
+            bits = partial(_bits_there, spark, handle, paths, *_ordinals(group))
+        of = [text for minor in minors for text in minor.superseded_key]
+        scans.append(_scan(spark, handle, view, group, columns, bits if minors else None, of, condition))
     return scans
 
 
@@ -233,10 +237,11 @@ def _is_set(rows: DataFrame, words: Column) -> Column:
     return shifted.bitwiseAND(one).eqNullSafe(one)
 
 
-def _bits_here(spark: SparkSession, handle: Handle, paths: Sequence[str], low: int, high: int) -> DataFrame:
-    """As :func:`_bits`, from positions files. The driver reads them and sends them with the plan, which saves a job."""
+def _bits_here(spark: SparkSession, handle: Handle, minors: Sequence[Minor], low: int, high: int) -> DataFrame:
+    """As :func:`_bits`, from positions files or deletion vectors. The driver reads them and sends them with the plan,
+    which saves a job."""
     with ThreadPoolExecutor(handle.settings.threads) as pool:
-        table = pa.concat_tables(pool.map(partial(positions_table, handle.store), paths))
+        table = pa.concat_tables(pool.map(partial(superseded_table, handle.store), minors))
     return _bits(spark, table, low, high)
 
 

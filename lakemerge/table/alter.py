@@ -17,6 +17,7 @@ from lakemerge.delta import Attempt, Metadata, Snapshot
 from lakemerge.errors import CommitConflictError, CompactFirstError, InputError
 from lakemerge.format.config import REMEMBERED, TableConfig
 from lakemerge.format.operations import Operation
+from lakemerge.format.publish import Publish, with_vectors, with_vectors_enabled
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
@@ -133,14 +134,16 @@ def alter_table(
         if widened:
             configuration[PROPERTY] = "true"
         kept = {name: value for name, value in metadata.configuration.items() if name != REMEMBERED}
-        metadata = replace(metadata, configuration={**kept, **configuration})
-        protocol = [with_feature(tip.protocol, schema)] if widened else []
+        metadata = with_vectors_enabled(replace(metadata, configuration={**kept, **configuration}))
+        protocol = with_feature(tip.protocol, schema) if widened else tip.protocol
+        if Publish.of(metadata.configuration).by_vectors:
+            protocol = with_vectors(protocol)
         state = replace(
             view.state,
             merger_epoch=view.state.merger_epoch + remerged,
             schema_epoch=view.state.schema_epoch + reshaped,
         )
-        return Attempt([*protocol, metadata, state.domain()])
+        return Attempt([*([] if protocol == tip.protocol else [protocol]), metadata, state.domain()])
 
     operation, parameters = _described(before, after, columns, given, description)
     return landed(commit_to(handle, begin, build, operation=operation, parameters=parameters)).snapshot

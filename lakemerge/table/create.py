@@ -25,6 +25,7 @@ from lakemerge.errors import InputError, SchemaError, TableExistsError
 from lakemerge.format.config import TableConfig, bucket_problems
 from lakemerge.format.names import DROPPED, WRITER_FEATURE
 from lakemerge.format.operations import Operation
+from lakemerge.format.publish import MAX_LAG, PUBLISH, Publish, publish_problems, with_vectors, with_vectors_enabled
 from lakemerge.format.schedule import MAINTENANCE, SCHEDULE_DEFAULTS, schedule_problems
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
@@ -49,10 +50,11 @@ _DURATIONS = frozenset(
         "lakemerge.tombstoneRetention",
     }
 )
+_OF_PUBLISH = frozenset({PUBLISH, MAX_LAG})
 _OF_FLOWS = frozenset({"lakemerge.flow.history", "lakemerge.flow.truncated"})
 """Properties that :mod:`lakemerge.flows` keeps with its targets."""
 _SIZES = frozenset({"lakemerge.retention.maxBytes"})
-_SETTABLE = sorted({_CHECKPOINT_INTERVAL, *_DURATIONS, *_SIZES, *SCHEDULE_DEFAULTS})
+_SETTABLE = sorted({_CHECKPOINT_INTERVAL, *_DURATIONS, *_OF_PUBLISH, *_SIZES, *SCHEDULE_DEFAULTS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,10 @@ def define_table(
         created_time_ms=handle.now_ms(),
     )
 
-    return Definition(metadata, _protocol(shape.schema), config)
+    protocol = _protocol(shape.schema)
+    if Publish.of(properties).by_vectors:
+        protocol = with_vectors(protocol)
+    return Definition(with_vectors_enabled(metadata), protocol, config)
 
 
 def check_replaces(handle: Handle, tip: Snapshot, *, replace: bool) -> None:
@@ -298,6 +303,8 @@ def property_problems(properties: Mapping[str, Any], *, removable: bool = False)
             problems.append(f"table property {name!r} must be a string, not {given}")
         elif name in SCHEDULE_DEFAULTS:
             problems += schedule_problems(name, value)
+        elif name in _OF_PUBLISH:
+            problems += publish_problems(name, value)
         elif name in _DURATIONS and parse_duration_ms(value) is None:
             problems.append(f"table property {name!r} must be an interval such as 'interval 7 days', not {value!r}")
         elif name in _SIZES and not _is_size(value):
@@ -321,5 +328,5 @@ def _is_settable(name: object) -> bool:
     if not isinstance(name, str) or not name:
         return False
     if name.startswith("lakemerge."):
-        return name in _DURATIONS or name in SCHEDULE_DEFAULTS or name in _SIZES or name in _OF_FLOWS
+        return any(name in known for known in (_DURATIONS, SCHEDULE_DEFAULTS, _SIZES, _OF_FLOWS, _OF_PUBLISH))
     return not name.startswith("delta.") or name in _DURATIONS or name == _CHECKPOINT_INTERVAL

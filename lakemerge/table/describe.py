@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
+from lakemerge.commits.lag import lag_ms
+from lakemerge.format.publish import Publish
 from lakemerge.handle import Handle
+from lakemerge.layout.published import published_of
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.filter.filter import parse_filter
 from lakemerge.read.filter.prune import prune_file_slices
@@ -74,6 +77,23 @@ class TableDetail(_Sizes):
     """Commits whose logs are not merged everywhere."""
     maintenance: str = ""
     """What follows a write, and what a write would decide now, and why (docs/guides/maintenance.md)."""
+    publish: str = "off"
+    """The table property ``lakemerge.publish``."""
+    published_version: int | None = None
+    """The newest version whose rows other Delta engines see, but for ``unpublished_slices``. ``None`` where the table
+    does not publish (docs/guides/other-engines.md)."""
+    unpublished_slices: int = 0
+    """How many file slices lag behind ``published_version``: the rows of these are older."""
+    publish_lag_seconds: float = 0.0
+    """How long ago the oldest commit was made whose records other engines do not see, by the store's clock. 0 if they
+    see all."""
+    publish_max_lag_seconds: float | None = None
+    """The table property ``lakemerge.publish.maxLag``; ``None`` where it is not set."""
+
+    @property
+    def lags(self) -> bool:
+        """Whether other engines lag behind for longer than the table allows."""
+        return self.publish_max_lag_seconds is not None and self.publish_lag_seconds > self.publish_max_lag_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,8 +166,23 @@ def detail_of(handle: Handle, view: TableView, *, maintenance: str = "") -> Tabl
         dirty_buckets=sum(part.log_blocks > 0 for part in slices),
         log_commits=len(view.log_commits) - len(view.dead_log_commits()),
         maintenance=maintenance,
+        **_publication(handle, view),
         **_totals(view.file_slices),
     )
+
+
+def _publication(handle: Handle, view: TableView) -> dict[str, Any]:
+    publish = Publish.of(view.snapshot.metadata.configuration)
+    if not publish.is_on:
+        return {}
+    found = published_of(view)
+    return {
+        "publish": publish.mode,
+        "published_version": found.version,
+        "unpublished_slices": found.behind,
+        "publish_lag_seconds": lag_ms(handle, view, found) / 1000,
+        "publish_max_lag_seconds": None if publish.max_lag_ms is None else publish.max_lag_ms / 1000,
+    }
 
 
 def html_of(detail: TableDetail) -> str:

@@ -32,6 +32,7 @@ def discard(
     *,
     folders: Collection[str] | None = None,
     keep: Iterable[str] = (),
+    others: Iterable[str] = (),
 ) -> None:
     """Delete the files of a write, unless its commit may be in the log or may get there yet.
 
@@ -40,6 +41,7 @@ def discard(
     :param name: :meth:`lakemerge.handle.Handle.write_name` of the write.
     :param folders: only files in these folders. By default all that a write may have files in.
     :param keep: paths of files that stay, for a commit that is still to be tried.
+    :param others: paths of more files of the write, whose names are not made so.
     """
     if transaction.may_land:
         _logger.info("files of %s stay, because its commit may have landed; vacuum deletes them if it did not", name)
@@ -47,6 +49,8 @@ def discard(
     kept = frozenset(keep)
     for folder in _FOLDERS if folders is None else folders:
         _delete(store, f"{folder}/{name}", kept)
+    if gone := [path for path in others if path not in kept]:
+        _try_delete(store, gone, gone[0])
 
 
 def discard_packed(store: Store, name: str) -> None:
@@ -66,11 +70,15 @@ def _delete(store: Store, prefix: str, keep: Collection[str]) -> None:
     Nothing refers to these files, so a failure is only logged. It must neither hide the error that ended a write nor
     make a commit that landed look failed.
     """
+    listed = store.list(prefix.rsplit("/", 1)[0], start_after=prefix)
+    paths = (stat.path for stat in takewhile(lambda stat: stat.path.startswith(prefix), listed))
+    _try_delete(store, (path for path in paths if path not in keep), f"{prefix}*")
+
+
+def _try_delete(store: Store, paths: Iterable[str], named: str) -> None:
     try:
-        listed = store.list(prefix.rsplit("/", 1)[0], start_after=prefix)
-        paths = [stat.path for stat in takewhile(lambda stat: stat.path.startswith(prefix), listed)]
-        store.delete([path for path in paths if path not in keep])
+        store.delete(list(paths))
     except Exception as error:
         if not is_own_failure(error):
             raise
-        _logger.warning("files at %s* could not be deleted; they are in no version of the table", prefix, exc_info=True)
+        _logger.warning("files at %s could not be deleted; they are in no version of the table", named, exc_info=True)

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DecimalType
 
 from lakemerge.format.base_file import BaseFile
+from lakemerge.format.names import WINNER_TAG
 from lakemerge.layout.view import TableView
 from lakemerge.spark.names import sql_names
 from lakemerge.spark.sessions import session_settings
@@ -87,8 +88,8 @@ def batches_by_rows(spark: SparkSession, table: TableView) -> AbstractContextMan
 
 def _has_small_rows(table: TableView) -> bool:
     """Whether rows are small, judged by some base files: a write does not look at all of them."""
-    adds = islice(table.snapshot.files.values(), _SAMPLE_FILES)
-    files = [BaseFile.of(add, table.config.partition_by) for add in adds]
+    adds = (add for add in table.snapshot.files.values() if WINNER_TAG not in add.tags)
+    files = [BaseFile.of(add, table.config.partition_by) for add in islice(adds, _SAMPLE_FILES)]
     size = sum(file.add.size_bytes for file in files) * _PARQUET_TO_ARROW
     return 0 < size <= sum(file.rows for file in files) * _SMALL_ROW_BYTES
 

@@ -18,8 +18,10 @@ import pyroaring
 import pytest
 
 from lakemerge.delta import (
+    Action,
     AddFile,
     Attempt,
+    Committed,
     DeletionVector,
     DeltaLog,
     Metadata,
@@ -180,7 +182,7 @@ def test_the_order_of_actions_in_a_commit_means_nothing() -> None:
     """Two files, of which one gets a second vector and the other goes and a third comes."""
     begin = SnapshotBuilder()
     begin.apply([Protocol(3, 7), DATA, add("a", None), add("b", 0)])
-    commit = [remove("a", None), add("a", 1), remove("b", 0), add("c", None)]
+    commit: list[Action] = [remove("a", None), add("a", 1), remove("b", 0), add("c", None)]
     for order in itertools.permutations(commit):
         replay = SnapshotBuilder(begin.finish(0, 1, None))
         replay.apply(order)
@@ -192,7 +194,8 @@ def test_the_order_of_actions_in_a_commit_means_nothing() -> None:
 
 def test_the_order_of_rows_in_a_checkpoint_means_nothing() -> None:
     """What deltalake wrote after two generations of vectors: the removes of both earlier ones beside the add."""
-    for order in itertools.permutations([add("a", 1), remove("a", 0), remove("a", None)]):
+    rows: list[Action] = [add("a", 1), remove("a", 0), remove("a", None)]
+    for order in itertools.permutations(rows):
         replay = SnapshotBuilder()
         replay.apply([Protocol(3, 7), DATA, *order])
         assert (replay.files, replay.tombstones) == ({"a": add("a", 1)}, {})
@@ -252,14 +255,19 @@ def test_actions_with_vectors_survive_as_json() -> None:
 def test_a_commit_may_add_a_file_again_under_another_vector_alone(tmp_path: Path) -> None:
     log = DeltaLog(open_store(tmp_path))
     protocol = Protocol(1, 7, frozenset(), frozenset({"lakemerge"}))
-    first = log.commit(
-        None, lambda _: Attempt([protocol, DATA, add("a", None)]), operation="WRITE", parameters={}
-    ).snapshot
-    second = log.commit(
-        first, lambda _: Attempt([add("a", 0), remove("a", None)]), operation="WRITE", parameters={}
-    ).snapshot
+    first = log.commit(None, lambda _: Attempt([protocol, DATA, add("a", None)]), operation="WRITE", parameters={})
+    assert isinstance(first, Committed)
+    again: list[Action] = [add("a", 0), remove("a", None)]
+    done = log.commit(first.snapshot, lambda _: Attempt(again), operation="WRITE", parameters={})
+    assert isinstance(done, Committed)
+    second = done.snapshot
     assert second.files == {"a": add("a", 0)}
-    for actions in ([add("a", 0), remove("a", 0)], [add("a", 0), add("a", 1)], [remove("a", 0), remove("a", None)]):
+    contradictions: list[list[Action]] = [
+        [add("a", 0), remove("a", 0)],
+        [add("a", 0), add("a", 1)],
+        [remove("a", 0), remove("a", None)],
+    ]
+    for actions in contradictions:
         with pytest.raises(InputError, match="a commit"):
             log.commit(second, lambda _, told=actions: Attempt(told), operation="WRITE", parameters={})  # type: ignore[misc]
     assert log.snapshot().files == {"a": add("a", 0)}

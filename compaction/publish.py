@@ -1,0 +1,65 @@
+"""Publishes in time: keeps what other Delta engines see at most ``lakemerge.publish.maxLag`` behind.
+
+With a lag of 0 each write publishes before it returns. Otherwise a write, and each run of maintenance, publishes once
+the oldest commit that others do not see has half of the age that is allowed. No lease is taken: of two that publish at
+once the second finds that it is not needed any more. Source: docs/table-format.md, section 11.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from compaction.plan.plan import plan_compaction
+from compaction.run.run import run_plan
+from lakemerge.commits.lag import lag_ms
+from lakemerge.errors import CommitConflictError
+from lakemerge.format.publish import Publish
+from lakemerge.handle import Handle
+from lakemerge.layout.published import published_of
+from lakemerge.layout.view import TableView
+from lakemerge.results.compactions import CompactionResult, CompactionStrategy
+from mergers.logs import logger
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["is_publish_due", "publish", "publish_through"]
+
+_ATTEMPTS: Final = 5
+"""How often a write tries to publish what it wrote, while others commit compactions of the same file slices."""
+
+_logger = logger(__name__)
+
+
+def is_publish_due(handle: Handle, view: TableView) -> bool:
+    """Whether the table asks for a publication by now."""
+    asked = Publish.of(view.snapshot.metadata.configuration)
+    if not asked.is_on or asked.max_lag_ms is None:
+        return False
+    found = published_of(view)
+    if found.oldest is None:
+        return False
+    return asked.max_lag_ms == 0 or lag_ms(handle, view, found) * 2 >= asked.max_lag_ms
+
+
+def publish(handle: Handle, view: TableView, *, spark: SparkSession | None = None) -> CompactionResult:
+    """Show other engines the rows of a version: a minor compaction of all file slices that they do not see as they
+    are."""
+    plan = plan_compaction(handle, view, minor=True, strategy=CompactionStrategy())
+    return run_plan(handle, view, plan, spark=spark)
+
+
+def publish_through(handle: Handle, view: TableView, version: int, *, spark: SparkSession | None = None) -> TableView:
+    """Publish until other engines see a version. Returns the version of the table after it.
+
+    Raises :class:`CommitConflictError` if others were faster each time, or left it undone.
+    """
+    for _ in range(_ATTEMPTS):
+        result = publish(handle, view, spark=spark)
+        view = handle.latest(view)
+        oldest = published_of(view).oldest
+        if oldest is None or oldest > version:
+            return view
+        if result.skipped:
+            raise CommitConflictError(f"records of {len(result.skipped)} keys cannot be merged: {result.skipped[0]}")
+    raise CommitConflictError(f"other compactions were faster {_ATTEMPTS} times")
