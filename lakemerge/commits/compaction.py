@@ -202,7 +202,7 @@ def _shown(view: TableView, minor: Minor, winner: AddFile | None, now_ms: int) -
         if path not in left:
             yield removal(add, now_ms)
         elif vector != add.vector:
-            yield removal(add, now_ms)
+            yield replace(removal(add, now_ms), tags={})  # each publication has many, and the add has them
             yield replace(add, vector=vector, stats=loose(add.stats), data_change=True)
     if winner is not None:
         yield winner

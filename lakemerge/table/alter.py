@@ -24,7 +24,7 @@ from lakemerge.layout.view import TableView
 from lakemerge.schema.evolution import new_columns, with_columns, with_comments, with_nullable, with_order, with_types
 from lakemerge.schema.schema import to_delta_json
 from lakemerge.schema.widening import PROPERTY, with_feature
-from lakemerge.table.create import choose_merger, property_problems
+from lakemerge.table.create import choose_merger, property_problems, tell_locked_out
 from lakemerge.table.open_table import OpenTable
 from mergers import Merger
 from mergers.wording import argument
@@ -146,7 +146,9 @@ def alter_table(
         return Attempt([*([] if protocol == tip.protocol else [protocol]), metadata, state.domain()])
 
     operation, parameters = _described(before, after, columns, given, description)
-    return landed(commit_to(handle, begin, build, operation=operation, parameters=parameters)).snapshot
+    done = landed(commit_to(handle, begin, build, operation=operation, parameters=parameters)).snapshot
+    tell_locked_out(handle, begin.snapshot.protocol, done)
+    return done
 
 
 def _with_texts(metadata: Metadata, properties: Mapping[str, str | None], description: str | None) -> Metadata:

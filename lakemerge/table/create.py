@@ -25,7 +25,15 @@ from lakemerge.errors import InputError, SchemaError, TableExistsError
 from lakemerge.format.config import TableConfig, bucket_problems
 from lakemerge.format.names import DROPPED, WRITER_FEATURE
 from lakemerge.format.operations import Operation
-from lakemerge.format.publish import MAX_LAG, PUBLISH, Publish, publish_problems, with_vectors, with_vectors_enabled
+from lakemerge.format.publish import (
+    DELETION_VECTORS,
+    MAX_LAG,
+    PUBLISH,
+    Publish,
+    publish_problems,
+    with_vectors,
+    with_vectors_enabled,
+)
 from lakemerge.format.schedule import MAINTENANCE, SCHEDULE_DEFAULTS, schedule_problems
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
@@ -33,12 +41,23 @@ from lakemerge.layout.partition import is_partitionable
 from lakemerge.quantities import byte_count
 from lakemerge.schema.schema import needs_timestamp_ntz, to_arrow_schema, to_delta_json
 from mergers import Merger, TableShape
+from mergers.logs import logger
 from mergers.ordering import is_orderable
 from mergers.probe import probed, restored
 from mergers.type_names import type_name
 from mergers.wording import argument, in_python
 
-__all__ = ["Definition", "check_replaces", "choose_merger", "create_table", "define_table", "property_problems"]
+__all__ = [
+    "Definition",
+    "check_replaces",
+    "choose_merger",
+    "create_table",
+    "define_table",
+    "property_problems",
+    "tell_locked_out",
+]
+
+_logger = logger(__name__)
 
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 _DURATIONS = frozenset(
@@ -118,6 +137,7 @@ def create_table(
     outcome = handle.log.commit(None, build, operation=operation, parameters=defined.parameters)
     if isinstance(outcome, AlreadyDone):
         raise AssertionError("creating a table is never done already")
+    tell_locked_out(handle, None, outcome.snapshot)
     return outcome.snapshot
 
 
@@ -179,6 +199,19 @@ def define_table(
     if Publish.of(properties).by_vectors:
         protocol = with_vectors(protocol)
     return Definition(with_vectors_enabled(metadata), protocol, config)
+
+
+def tell_locked_out(handle: Handle, before: Protocol | None, after: Snapshot) -> None:
+    """Say whom a table with deletion vectors locks out, once it is one."""
+    had = before is not None and DELETION_VECTORS in before.reader_features
+    if not had and DELETION_VECTORS in after.protocol.reader_features:
+        _logger.warning(
+            "from version %d on, the table at %s needs Delta reader version 3 with deletionVectors: deltalake's "
+            "to_pyarrow_table, engines of reader versions 1 and 2, UniForm and manifests cannot read it any more, also "
+            "not once publication is off",
+            after.version,
+            handle.store.url,
+        )
 
 
 def check_replaces(handle: Handle, tip: Snapshot, *, replace: bool) -> None:

@@ -22,7 +22,7 @@ from mergers.option_fields import REQUIRED
 from mergers.registry import MergerRegistry, default_registry
 from scripts.docs.markdown import attribute_docs, paragraph, table
 
-__all__ = ["FEED", "FIXED", "READS", "RETENTION", "SCHEDULE", "STORAGE", "WRITES", "options_page"]
+__all__ = ["FEED", "FIXED", "READS", "RETENTION", "SCHEDULE", "SHOWN", "STORAGE", "WRITES", "options_page"]
 
 SCHEDULE: Final[Mapping[str, str]] = {
     "lakemerge.compaction.afterCommits": "A base file is due for compaction when this many commits have logs for it.",
@@ -51,9 +51,24 @@ RETENTION: Final[Mapping[str, str]] = {
     retention.MAX_BYTES: "How many bytes the files of old versions may take, such as `50GiB`. "
     "[Provenance](../guides/provenance.md#how-long-records-are-kept) explains it.",
 }
+SHOWN: Final[Mapping[str, tuple[str, str]]] = {
+    "lakemerge.publish": (
+        "`off`",
+        (
+            "`deletionVectors`: other Delta engines see what minor compactions merged. `rewrite`: for engines that do "
+            "not know deletion vectors, minor compactions rewrite the files that have changes. `off`: they see what "
+            "full compactions merged."
+        ),
+    ),
+    "lakemerge.publish.maxLag": (
+        "no limit",
+        "How old a commit may be that they do not see, such as `0s` or `5m`. With `0s` each write publishes.",
+    ),
+}
 FIXED: Final[Mapping[str, str]] = {
     "delta.checkpointInterval": "A checkpoint of the Delta log is written after this many commits. You can set it.",
     "delta.dataSkippingStatsColumns": "Columns of which every file has bounds. LakeMerge keeps it, for other engines.",
+    "delta.enableDeletionVectors": "`true` while `lakemerge.publish` is `deletionVectors`.",
     "delta.enableInCommitTimestamps": "`true` in every table: commits carry their time.",
     "delta.enableTypeWidening": "Set by the first `alter(widen=...)`.",
     "lakemerge.formatVersion": "The version of the table format.",
@@ -151,6 +166,9 @@ def _properties() -> Iterator[str]:
     yield "### Retention\n"
     yield "Durations are written as `interval 7 days`. [Retention](../guides/retention.md) explains them.\n"
     yield table(["property", "default", "meaning"], ([f"`{n}`", _kept(n), text] for n, text in RETENTION.items()))
+    yield "### What other engines see\n"
+    yield "[Other engines](../guides/other-engines.md#fresh-rows-publish) explains them.\n"
+    yield table(["property", "default", "meaning"], ([f"`{n}`", default, text] for n, (default, text) in SHOWN.items()))
     yield "### Others\n"
     yield "All but the first are the table's own: calls of LakeMerge set them.\n"
     yield table(["property", "meaning"], ([f"`{name}`", text] for name, text in FIXED.items()))

@@ -59,11 +59,12 @@ def taken_by(path: Path, vector: dict[str, Any]) -> list[int]:
     return list(pyroaring.BitMap64.deserialize(data[4:]))
 
 
-def test_what_switching_on_commits(tmp_path: Path) -> None:
+def test_what_switching_on_commits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     table = create(tmp_path, properties={"lakemerge.maintenance": "off"})
     (before,) = commit_of(tmp_path, 0)["protocol"]
     assert (before["minReaderVersion"], "deletionVectors" in before["writerFeatures"]) == (1, False)
     table.alter(properties={"lakemerge.publish": "deletionVectors"})
+    assert "to_pyarrow_table" in caplog.text, "whom it locks out"
     told = commit_of(tmp_path, 1)
     (protocol,), (metadata,) = told["protocol"], told["metaData"]
     assert (protocol["minReaderVersion"], protocol["minWriterVersion"]) == (3, 7)
@@ -426,64 +427,66 @@ def test_of_two_publications_the_later_gives_up(tmp_path: Path) -> None:
     assert named - earlier == kept - earlier - {None}, "the loser's files are gone"
 
 
-class TestLag:
-    def test_with_no_lag_each_write_publishes(self, tmp_path: Path) -> None:
-        table = loaded(tmp_path, **{"lakemerge.publish.maxLag": "0s"})
-        table.upsert(frame([(1, 20, "new")]))
-        assert theirs(tmp_path) == state_of(tmp_path)
-        table.delete(frame([(2, 20)], ["k", "o"]))
-        assert theirs(tmp_path) == state_of(tmp_path)
-        table.delete_where("k = 4")
-        assert theirs(tmp_path) == state_of(tmp_path)
-        detail = table.detail()
-        assert (detail.publish_max_lag_seconds, detail.publish_lag_seconds, detail.lags) == (0.0, 0.0, False)
+def test_with_no_lag_each_write_publishes(tmp_path: Path) -> None:
+    table = loaded(tmp_path, **{"lakemerge.publish.maxLag": "0s"})
+    table.upsert(frame([(1, 20, "new")]))
+    assert theirs(tmp_path) == state_of(tmp_path)
+    table.delete(frame([(2, 20)], ["k", "o"]))
+    assert theirs(tmp_path) == state_of(tmp_path)
+    table.delete_where("k = 4")
+    assert theirs(tmp_path) == state_of(tmp_path)
+    detail = table.detail()
+    assert (detail.publish_max_lag_seconds, detail.publish_lag_seconds, detail.lags) == (0.0, 0.0, False)
 
-    def test_a_write_lands_where_it_cannot_be_published(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        loaded(tmp_path, **{"lakemerge.publish.maxLag": "0s"})
-        table, _ = open_over(tmp_path, Fault(action=Fail(StoreError("no")), path="deletion_vector", lasting=True))
-        result = table.upsert(frame([(1, 20, "new")]))
-        assert result.mode == "append"
-        assert "landed, unpublished" in caplog.text
-        assert (1, 20, "new") in state_of(tmp_path)
-        assert (1, 20, "new") not in theirs(tmp_path)
 
-    def test_half_of_the_lag_is_when_a_commit_publishes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        off = {"lakemerge.compaction.ratio": "off", "lakemerge.compaction.afterMinutes": "off"}
-        table = loaded(tmp_path, **{"lakemerge.publish.maxLag": "60s"}, **off)
-        aged = 0
+def test_a_write_lands_where_it_cannot_be_published(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    loaded(tmp_path, **{"lakemerge.publish.maxLag": "0s"})
+    table, _ = open_over(tmp_path, Fault(action=Fail(StoreError("no")), path="deletion_vector", lasting=True))
+    result = table.upsert(frame([(1, 20, "new")]))
+    assert result.mode == "append"
+    assert "landed, unpublished" in caplog.text
+    assert (1, 20, "new") in state_of(tmp_path)
+    assert (1, 20, "new") not in theirs(tmp_path)
 
-        def lag(*_: object) -> int:
-            return aged
 
-        monkeypatch.setattr("compaction.publish.lag_ms", lag)
-        table.upsert(frame([(1, 20, "first")]))
-        assert (1, 20, "first") not in theirs(tmp_path)
-        aged = 29_999
-        table.upsert(frame([(2, 20, "second")]))
-        assert (2, 20, "second") not in theirs(tmp_path)
-        assert table.maintain().minor is None
-        aged = 30_000
-        table.upsert(frame([(3, 20, "third")]))
-        assert theirs(tmp_path) == state_of(tmp_path)
-        aged = 0
-        table.upsert(frame([(4, 20, "fourth")]))
-        aged = 30_000
-        assert table.maintain().minor is not None
-        assert theirs(tmp_path) == state_of(tmp_path)
+def test_half_of_the_lag_is_when_a_commit_publishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    off = {"lakemerge.compaction.ratio": "off", "lakemerge.compaction.afterMinutes": "off"}
+    table = loaded(tmp_path, **{"lakemerge.publish.maxLag": "60s"}, **off)
+    aged = 0
 
-    def test_maintain_tells_a_breach(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        table = loaded(tmp_path)
-        table.upsert(frame([(1, 20, "new")]))
-        assert main(["maintain", str(tmp_path), "--check"]) == 0, "it does not say what is allowed"
-        table.alter(properties={"lakemerge.publish.maxLag": "1h"})
-        assert main(["maintain", str(tmp_path), "--check"]) == 0
-        table.alter(properties={"lakemerge.publish.maxLag": "0s"})
-        version = table.version
-        assert main(["maintain", str(tmp_path), "--check"]) == 4
-        assert "version 1; " in capsys.readouterr().out
-        assert LakeTable.open(tmp_path).version == version, "nothing was run"
-        assert main(["maintain", str(tmp_path)]) == 0
-        assert main(["maintain", str(tmp_path), "--check"]) == 0
+    def lag(*_: object) -> int:
+        return aged
+
+    monkeypatch.setattr("compaction.publish.lag_ms", lag)
+    table.upsert(frame([(1, 20, "first")]))
+    assert (1, 20, "first") not in theirs(tmp_path)
+    aged = 29_999
+    table.upsert(frame([(2, 20, "second")]))
+    assert (2, 20, "second") not in theirs(tmp_path)
+    assert table.maintain().minor is None
+    aged = 30_000
+    table.upsert(frame([(3, 20, "third")]))
+    assert theirs(tmp_path) == state_of(tmp_path)
+    aged = 0
+    table.upsert(frame([(4, 20, "fourth")]))
+    aged = 30_000
+    assert table.maintain().minor is not None
+    assert theirs(tmp_path) == state_of(tmp_path)
+
+
+def test_maintain_tells_a_breach(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = loaded(tmp_path)
+    table.upsert(frame([(1, 20, "new")]))
+    assert main(["maintain", str(tmp_path), "--check"]) == 0, "it does not say what is allowed"
+    table.alter(properties={"lakemerge.publish.maxLag": "1h"})
+    assert main(["maintain", str(tmp_path), "--check"]) == 0
+    table.alter(properties={"lakemerge.publish.maxLag": "0s"})
+    version = table.version
+    assert main(["maintain", str(tmp_path), "--check"]) == 4
+    assert "version 1; " in capsys.readouterr().out
+    assert LakeTable.open(tmp_path).version == version, "nothing was run"
+    assert main(["maintain", str(tmp_path)]) == 0
+    assert main(["maintain", str(tmp_path), "--check"]) == 0
 
 
 def test_plain_tables_with_vectors_are_read(tmp_path: Path) -> None:
