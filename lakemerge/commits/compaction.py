@@ -26,6 +26,7 @@ from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import LogCommit
 from lakemerge.format.keys import Partition
 from lakemerge.format.minor import Minor
+from lakemerge.format.names import WINNER_TAG
 from lakemerge.format.publish import Publish
 from lakemerge.format.reset import Reset
 from lakemerge.handle import Handle
@@ -202,7 +203,8 @@ def _shown(view: TableView, minor: Minor, winner: AddFile | None, now_ms: int) -
         if path not in left:
             yield removal(add, now_ms)
         elif vector != add.vector:
-            yield replace(removal(add, now_ms), tags={})  # each publication has many, and the add has them
+            # Each publication has many, and the add tells the rest.
+            yield replace(removal(add, now_ms), deletion_time_ms=None, tags={})
             yield replace(add, vector=vector, stats=loose(add.stats), data_change=True)
     if winner is not None:
         yield winner
@@ -223,11 +225,14 @@ def _published(file_slices: Sequence[FileSlice], version: int) -> dict[str, obje
 def removal(add: AddFile, now_ms: int) -> RemoveFile:
     """The action that takes a file out of the table.
 
+    That of a published winner file has no time, so that no tombstone is left of it: publications make very many, and
+    tombstones serve only other engines' clean-up, which the table's feature keeps out.
+
     :param now_ms: the time by the store's clock. Checkpoints of any host leave the action out when it is too old.
     """
     return RemoveFile(
         path=add.path,
-        deletion_time_ms=now_ms,
+        deletion_time_ms=None if WINNER_TAG in add.tags else now_ms,
         data_change=True,
         partition_values=add.partition_values,
         size_bytes=add.size_bytes,

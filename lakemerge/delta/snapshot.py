@@ -153,7 +153,8 @@ class SnapshotBuilder:
             return  # an earlier vector of a file that is there
         self.files.pop(action.path, None)
         self.tombstones.pop(action.path, None)  # so that the new one comes last
-        self.tombstones[action.path] = action
+        if action.deletion_time_ms is not None:  # else it counts as made in 1970, and has expired
+            self.tombstones[action.path] = action
 
     def forget(self, txns_until_ms: int | None) -> None:
         """Forget what has expired with a commit, which is applied already: transactions that were last updated at or
