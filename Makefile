@@ -58,7 +58,7 @@ $(PYTEST) -n 2 -m "not serial $(BUT_LONG)" --durations 15; parallel=$$?; \
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-lookups bench-growth bench-plan bench-streams bench-s3 bench-provenance bench-transactions bench-ingest bench-merge-source connector test test-all test-deep coverage test-s3 test-kafka smoke matrix oldest soak versitygw audit paimon lint types docs clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-publish bench-lookups bench-growth bench-plan bench-streams bench-s3 bench-provenance bench-transactions bench-ingest bench-merge-source connector test test-all test-deep coverage test-s3 test-kafka smoke matrix oldest soak versitygw audit paimon lint types docs clean java
 
 help:
 	@echo "Try it"
@@ -84,6 +84,7 @@ help:
 	@echo "  make bench-foundation costs against plain Parquet and Delta, with targets (SCALE=$(SCALE); ARGS='--parts load')"
 	@echo "  make bench-mergers    every built-in merger against Parquet, and against pypaimon (ARGS='--scale 0.05')"
 	@echo "  make bench-services   planning, compaction, log compaction and vacuum of large tables"
+	@echo "  make bench-publish    publishing by deletion vectors, and the log after a week of it"
 	@echo "  make bench-lookups    look-ups of single keys in 10 M rows (ARGS='--rows 1000000')"
 	@echo "  make bench-growth     what grows with the table: the same commits into 1, 10 and 30 M rows (ARGS='--rows 100000,1000000')"
 	@echo "  make bench-plan       planning a read of 100,000 files, up to Spark's first task"
@@ -124,6 +125,9 @@ bench-services: $(STAMP)
 	$(call case,compaction)
 	$(call case,log-compaction)
 	$(call case,vacuum)
+
+bench-publish: $(STAMP)
+	$(call case,publish) $(ARGS)
 
 bench-plan: $(STAMP)
 	$(call case,plan-time) $(ARGS)

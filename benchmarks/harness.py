@@ -37,6 +37,7 @@ CASES: Mapping[str, str] = {
     "log-compaction": "services:log_compaction",
     "compaction-plan": "plans:compaction_plan",
     "vacuum": "services:vacuum",
+    "publish": "publish:publish",
     "lookups": "lookups:lookups",
     "growth": "lookups:growth",
     "plan-time": "plans:plan_time",

@@ -52,6 +52,7 @@ SMALL: Mapping[str, tuple[Mapping[str, Any], int]] = {
     "log-compaction": ({"commits": 4, "rows": 50, "rounds": 1}, 10),
     "compaction-plan": ({"slices": 20, "commits": 3, "rounds": 1}, 6),
     "vacuum": ({"files": 2_000, "rounds": 1}, 3),
+    "publish": ({"rows": 2_000, "buckets": 4, "publications": 12, "rounds": 1}, 7),
     "lookups": ({"rows": 2_000, "commits": 3, "commit_rows": 200, "keys": 40}, 17),
     "growth": ({"rows": (2_000, 4_000), "commits": 2, "commit_rows": 50}, 32),
     "plan-time": ({"files": 60, "commits": 3, "touched": 10, "rounds": 1, "spark": False}, 3),
@@ -169,6 +170,7 @@ WRONG: Mapping[str, tuple[str, object, str, Callable[[Wrap], Wrap]]] = {
         "vacuum", LakeTable, "vacuum", with_result(files=lambda files: {**files, "log": files["log"] + 1})
     ),
     "vacuum: nothing is deleted": ("vacuum", LakeTable, "vacuum", lambda right: lambda table, **_: right(table)),
+    "publish: another row is shown": ("publish", LakeTable, "to_arrow", rows_lost),
     "look-ups: an old row": ("lookups", LakeTable, "get", stale),
     "look-ups: a row of no key": (
         "lookups", LakeTable, "get", lambda right: lambda table, key: right(table, key) or {**key, "ts": 0}
