@@ -122,6 +122,9 @@ def _vacuum(
             # Their names hold transaction ids, so no other table has them.
             for batch in _batches(files):
                 handle.store.delete([file.path for file in batch])
+        # Each publication has a folder of its own, at the root. Nothing that began so early can land any more.
+        for folder in {file.path.partition("/")[0] for file in dead["vectors"]}:
+            handle.store.delete_empty_folders(folder)
         log = _delete_exact(handle, log)
     dead |= {"unfinished": _clean_up(handle, cut, dry_run=dry_run), "delta log": log}
     return VacuumResult(

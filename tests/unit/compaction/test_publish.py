@@ -297,6 +297,7 @@ def test_vacuum_judges_vectors_by_their_begin_version(tmp_path: Path) -> None:
     assert stray.relative_to(tmp_path).as_posix() in told.paths
     assert foreign.exists(), "it is not ours"
     assert told.files["vectors"] >= 1
+    assert all(any(folder.iterdir()) for folder in tmp_path.glob("dv*")), "no empty folder is left at the root"
     assert rows_of(kept.to_arrow()) == rows_of(frame([(1, 20, "at 20"), *BASE[:1], *BASE[2:]]))
     assert state_of(tmp_path) == theirs(tmp_path)
     assert [f.path for f in LakeTable.check(tmp_path).findings] == [foreign.name]
