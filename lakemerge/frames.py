@@ -74,10 +74,11 @@ def _without_views(frame: Any) -> Any:
 def _plain(field: pa.Field) -> pa.DataType:
     """A column's type without view types."""
     kind = field.type
-    if pa.types.is_dictionary(kind) and str(kind.value_type).endswith("_view"):
+    is_of_views = pa.types.is_dictionary(kind) and str(kind.value_type).endswith("_view")
+    if is_of_views or pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
         raise FrameError(
             f"column {field.name!r} of the frame is {kind}, for which pyarrow {pa.__version__} is too old: cast it to "
-            f"string or binary, or pip install 'pyarrow>={OLDEST_WITH_VIEWS}'",
+            f"plain texts or lists, or pip install 'pyarrow>={OLDEST_WITH_VIEWS}'",
             column=field.name,
         )
     if str(kind).endswith("_view"):

@@ -52,10 +52,11 @@ def test_frames_of_polars_come_without_views() -> None:
 
 
 @pytest.mark.usefixtures("without_views")
-def test_dictionaries_of_views_are_refused_by_name() -> None:
+def test_dictionaries_of_views_and_views_of_lists_are_refused_by_name() -> None:
     kind = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array(["a", "b"], pa.string_view()))
-    with pytest.raises(FrameError, match=r"column 'v' of the frame is dictionary<.*cast it to string .* 'pyarrow>="):
-        frames.as_reader(pa.table({"v": kind}))
+    for refused in (kind, pa.array([["a"]], pa.list_view(pa.string()))):
+        with pytest.raises(FrameError, match=r"column 'v' of the frame is .*cast it to plain .* 'pyarrow>="):
+            frames.as_reader(pa.table({"v": refused}))
 
 
 class Statistics:
