@@ -260,9 +260,9 @@ _NESTED = [
     "array_contains(lf, 0)",
     "array_contains(ls, 'a')", "array_contains(ls, s)", "array_contains(lf, f)", "array_contains(st.l, 0)",
     "array_contains(li, t)",
-    "array_distinct(li)", "array_distinct(ls)", "array_union(li, li)", "array_union(ls, st.l)",
+    "array_distinct(li)", "array_distinct(ls)", "array_union(li, li)", "array_union(li, st.l)",
     "array_union(split(s, 'a'), ls)", "array_intersect(ls, split(u, 'b'))", "array_except(li, li)",
-    "array_except(split(s, 'a'), split(u, 'a'))", "array_intersect(st.l, ls)",
+    "array_except(split(s, 'a'), split(u, 'a'))", "array_intersect(st.l, li)",
     "size(li) > 1 AND li[1] = 2", "if(size(li) > 2, li[2], -1)", "upper(st.y.z)", "st.y.z = 'a' OR li[0] = 5",
 ]  # fmt: skip
 EXPRESSIONS = [*_ARITHMETIC, *_NUMBERS, *_CHOICES, *_CONDITIONS, *_CASTS, *_TEXT, *_TIMES, *_NESTED]
