@@ -137,8 +137,8 @@ def _expressions(scale: float, seed: int, report: Report, rounds: int) -> None:
     report.timed("expression", what, samples[ROW_CASE.name], samples[IN_ROUNDS.name], target=_ROW_TARGET, at_least=True)
     hot = hot_key(max(10, int(_HOT_RECORDS * scale)), seed=seed)
     for case in (AS_EXPRESSIONS["aggregate"], IN_ROUNDS):
-        (samples,) = interleave([_contender(case, hot)], rounds=1).values()
-        seconds = statistics.median(samples)
+        (timed,) = interleave([_contender(case, hot)], rounds=1).values()
+        seconds = statistics.median(timed)
         each = seconds / hot.log_rows * 1e6
         report.say(f"hot key of {hot.log_rows:,} records, {case.name}: {seconds:.2f} s, {each:.0f} us each")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +38,7 @@ def fold_columns(
     is_row = history.status == Status.ROW
     columns: dict[str, pa.Array] = {}
     # Columns that the same records give share the answer.
-    picks: dict[bytes, Ints | None] = {}
+    picks: dict[bytes, tuple[Ints, bool]] = {}
     left = []
     for name in names:
         form = forms.get(name)
@@ -52,12 +53,10 @@ def fold_columns(
             continue
         same = given.tobytes()
         if same not in picks:
-            pick = history.segments.last(given)
-            picks[same] = None if np.array_equal(pick[is_row], history.winner[is_row]) else pick
-        pick = picks[same]
-        if name in fold.begun:
-            pick = history.segments.last(given) if pick is None else pick
-        if pick is not None:
+            last = history.segments.last(given)
+            picks[same] = last, not np.array_equal(last[is_row], history.winner[is_row])
+        pick, differs = picks[same]
+        if differs or name in fold.begun:
             columns[name] = take(fold.values(name), pick)
     if left:
         columns |= fold_in_rounds(groups, history, rules, policies, left)
@@ -331,12 +330,12 @@ class _Numbers:
         limit = 2 ** (kind.bit_width - 1)
         return cls(kind, floating=False, low=-limit, high=limit - 1)
 
-    def of_column(self, values: pa.Array) -> npt.NDArray[np.generic]:
+    def of_column(self, values: pa.Array) -> npt.NDArray[Any]:
         if self.floating:
             return np.asarray(values.fill_null(0).to_numpy(zero_copy_only=False))
         return np.asarray(to_unscaled(values))
 
-    def of_operand(self, values: pa.Array) -> npt.NDArray[np.generic]:
+    def of_operand(self, values: pa.Array) -> npt.NDArray[Any]:
         if self.floating:
             return np.asarray(values.cast(self.kind, safe=False).fill_null(0).to_numpy(zero_copy_only=False))
         numbers = to_unscaled(values)

@@ -75,7 +75,8 @@ def partial(case: Case) -> dict[str, Any] | None:
         return None
     by_null = table.options.get("unset", "null") == "null"
     groups: Mapping[str, Sequence[str]] = table.options.get("sequence_groups", {})
-    columns, first = {}, {}
+    columns: dict[str, str] = {}
+    first: dict[str, str] = {}
     grouped = {name for key, members in groups.items() for name in (*key.split(","), *members)}
     for name in table.schema.names:
         if name in (*table.key, *table.ordering, *grouped):
@@ -119,7 +120,9 @@ IN_FRONT = {
 
 def aggregation(case: Case) -> dict[str, Any] | None:
     """``aggregate`` with functions that are named alone."""
-    table, columns, first = case.table, {}, {}
+    table = case.table
+    columns: dict[str, str] = {}
+    first: dict[str, str] = {}
     default = table.options.get("default_aggregate", "last_non_null_value")
     for name in table.schema.names:
         if name in (*table.key, *table.ordering):
