@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import datetime as dt
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +18,7 @@ from lakemerge.cli.common import PathArgument, StorageOption, opened
 from lakemerge.cli.output import JsonLinesOption, JsonOption, document, lines, row_lines, say, say_lines
 from lakemerge.cli.tables import shown_rows
 from lakemerge.errors import InputError
+from lakemerge.quantities import duration
 from lakemerge.report import report_html
 from lakemerge.table.table import LakeTable
 from mergers.type_names import type_name
@@ -166,22 +168,69 @@ def what_if(
     storage_options: StorageOption = None,
     merger: MergerOption = None,
     options: OptionsOption = None,
-    since: SinceOption = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            help="Only records after this version (0: as far back as history goes), or of this age, such as 7d."
+        ),
+    ] = None,
     where: Annotated[str | None, typer.Option(help="A SQL condition on the rows to show.")] = None,
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, help="Show at most this many rows. --json shows all.")
     ] = 20,
+    diff: Annotated[
+        bool,
+        typer.Option(
+            "--diff", help="Show only rows that would not be as they are. The exit code is 1 if there are any."
+        ),
+    ] = False,
     json: JsonLinesOption = False,
 ) -> None:
     """Show what the rows would be under another merger or other options. Writes nothing."""
-    view = opened(path, storage_options).what_if(merger, merger_options(options), since)
-    rows = view.to_arrow(filter=where)
+    table = opened(path, storage_options)
+    view = table.what_if(merger, merger_options(options), None if since is None else _version_of(table, since))
+    rows = view.diff(filter=where) if diff else view.to_arrow(filter=where)
     if json:
         row_lines(rows.to_batches())
     else:
         shown_rows(rows, limit=limit)
     for note in view.notes:
         say(f"note: {note}", error=True)
+    if diff:
+        if not json:
+            say(_differing(rows, table.key))
+        if rows.num_rows:
+            raise typer.Exit(1)
+
+
+def _version_of(table: LakeTable, since: str) -> int:
+    """A version as it is written, or the last one that is so old."""
+    if since.isdecimal():
+        return int(since)
+    before_ms = (dt.datetime.now(dt.UTC) - duration(since)).timestamp() * 1000
+    return max((entry.version for entry in table.history() if entry.timestamp_ms <= before_ms), default=0)
+
+
+def _differing(rows: pa.Table, key: tuple[str, ...]) -> str:
+    """How many rows differ, and in which columns."""
+    kinds, values = rows.column(0).to_pylist(), rows.drop_columns([rows.column_names[0]])
+    if not kinds:
+        return "no row would differ"
+    changed, before = dict[str, int](), None
+    for place, kind in enumerate(kinds):
+        if kind == "+U" and before is not None:
+            for name in values.column_names:
+                one, other = values.column(name)[before], values.column(name)[place]
+                if name not in key and one != other:
+                    changed[name] = changed.get(name, 0) + 1
+        before = place
+    parts = [
+        f"{kinds.count('+U')} would differ"
+        + (f" ({', '.join(f'{n} in {c}' for n, c in changed.items())})" * bool(changed))
+    ]
+    parts += [f"{kinds.count('+I')} would be new", f"{kinds.count('-D')} would be gone"]
+    told = [part for part in parts if not part.startswith("0 ")]
+    return f"of the rows, {', '.join(told)}; `lakemerge explain` shows the records of a key"
 
 
 def replay(

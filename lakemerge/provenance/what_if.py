@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from lakemerge._internal.cache import Cache
 from lakemerge.errors import InputError
+from lakemerge.feed.difference import KIND, row_changes
 from lakemerge.format.block_index import DecodedLogs
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import guarded, unless_replaced
@@ -27,7 +28,9 @@ from lakemerge.read.scan import read_arrow, scan
 from lakemerge.results.display import definition_html
 from lakemerge.table.create import choose_merger
 from lakemerge.table.session import TableSession
-from mergers import Merger
+from mergers import Merger, RowKind
+from mergers.keys import group_starts, key_columns, sort_order
+from mergers.portions import gather
 from mergers.wording import argument
 
 if TYPE_CHECKING:
@@ -52,6 +55,8 @@ class WhatIf:
     """Sentences on what the answer does not take into account."""
     _handle: Handle = field(repr=False)
     _view: TableView = field(repr=False)
+    _own: tuple[Handle, TableView] = field(repr=False)
+    """The table as it is."""
     _session: TableSession = field(repr=False)
 
     @property
@@ -63,6 +68,27 @@ class WhatIf:
         """The rows as an Arrow table; as :meth:`lakemerge.LakeTable.to_arrow`."""
         with unless_replaced(self._handle.log, self._view.snapshot):
             return read_arrow(self._handle, self._view, columns=columns, filter=filter)
+
+    def diff(self, *, filter: str | pc.Expression | None = None) -> pa.Table:
+        """The rows that would not be as they are, sorted by key, with the column ``_row_kind`` in front: ``-U`` for a
+        row as it is and ``+U`` as it would be, ``-D`` for one that would be gone, and ``+I`` for one that would be new.
+
+        Both tables are read into memory.
+
+        :param filter: as for :meth:`to_arrow`. Of each table, it keeps the rows that meet it.
+        """
+        key = self._view.config.key
+        handle, view = self._own
+        with unless_replaced(handle.log, view.snapshot):
+            sides = [
+                _by_key(read_arrow(each, of, columns=None, filter=filter), key)
+                for each, of in ((handle, view), (self._handle, self._view))
+            ]
+        keys = _by_key(pa.concat_tables([side.select(key) for side in sides]), key)
+        starts = group_starts(key_columns(keys, key))
+        rows, kinds = row_changes(_AsTheyAre(self.schema), key, keys.take(pa.array(starts)), *sides, before_images=True)
+        words = pa.array([RowKind(kind).symbol for kind in kinds.tolist()], pa.string())
+        return rows.add_column(0, KIND, words)
 
     def scan(
         self, *, columns: Sequence[str] | None = None, filter: str | pc.Expression | None = None
@@ -90,6 +116,20 @@ class WhatIf:
             ("records on top of version", self.begins),
         ]
         return definition_html([*facts, *(("note", note) for note in self.notes)])
+
+
+@dataclass(frozen=True, slots=True)
+class _AsTheyAre:
+    """The columns of rows of one schema."""
+
+    schema: pa.Schema
+
+    def shaped(self, rows: pa.Table) -> pa.Table:
+        return rows
+
+
+def _by_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    return gather(rows, sort_order(key_columns(rows, key)))
 
 
 def what_if(
@@ -135,5 +175,6 @@ def what_if(
         notes=tuple(notes),
         _handle=apart,
         _view=view,
+        _own=(handle, tip),
         _session=session,
     )

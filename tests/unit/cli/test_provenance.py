@@ -66,6 +66,28 @@ def test_what_if(path: str, capsys: Captured) -> None:
     assert "JSON object" in capsys.readouterr().err
 
 
+def test_what_if_shows_what_would_differ(tmp_path: Path, capsys: Captured) -> None:
+    """For CI: the exit code says whether a row would differ."""
+    ddl, options = "id BIGINT, n BIGINT, at BIGINT", {"columns": {"n": "old.n + new.n"}}
+    table = LakeTable.create(tmp_path / "rules", ddl, key=["id"], ordering=["at"], merger="expression", options=options)
+    table.upsert(pa.table({"id": [1, 2], "n": [5, 5], "at": [1, 1]}))
+    table.upsert(pa.table({"id": [1, 3], "n": [2, 2], "at": [2, 2]}))
+    where, same = str(tmp_path / "rules"), '{"columns": {"n": "coalesce(old.n + new.n, old.n, new.n)"}}'
+    assert main(["what-if", where, "--since", "0", "--diff", "--options", same]) == 0
+    assert "no row would differ" in capsys.readouterr().out
+    for since in ("0", "7d"):
+        assert main(["what-if", where, "--since", since, "--diff", "--merger", "event-time"]) == 1
+        out = [line.split() for line in capsys.readouterr().out.splitlines()]
+        assert out[:3] == [["_row_kind", "id", "n", "at"], ["-U", "1", "7", "2"], ["+U", "1", "2", "2"]]
+        assert "1 would differ (n in 1)" in " ".join(out[-1])
+    removing = '{"columns": {"n": "old.n + new.n"}, "remove_when": "new.n = 2"}'
+    assert main(["what-if", where, "--since", "0", "--diff", "--json", "--options", removing]) == 1
+    rows = [orjson.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["_row_kind"], row["id"]) for row in rows] == [("-D", 1), ("-D", 3)]
+    assert main(["what-if", where, "--since", "soon", "--diff"]) == 2
+    assert "is not a duration" in capsys.readouterr().err
+
+
 def test_replay(path: str, tmp_path: Path, capsys: Captured) -> None:
     other = str(tmp_path / "other")
     assert main(["replay", path, other, "--until", "2"]) == 0
