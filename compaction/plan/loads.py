@@ -50,11 +50,11 @@ class FileSliceLoad:
     """How many commits those blocks come from."""
     log_rows: int
     log_bytes: int
-    is_hidden: bool
-    """Whether it has a minor entry that is not published, so that other engines do not see what it merged."""
     oldest_version: int | None
     """The oldest commit that the base file lacks. With a minor entry, the oldest that it may lack. ``None`` if it lacks
     none."""
+    is_hidden: bool = False
+    """Whether it has a minor entry that is not published, so that other engines do not see what it merged."""
 
     @property
     def bytes(self) -> int:
@@ -148,8 +148,8 @@ def _load(file_slice: FileSlice, blocks: int, commits: int, rows: int, size: int
         log_commits=commits,
         log_rows=rows,
         log_bytes=size,
-        is_hidden=file_slice.minor is not None and not file_slice.minor.published,
         oldest_version=None if oldest == _NEVER else oldest,
+        is_hidden=file_slice.minor is not None and not file_slice.minor.published,
     )
 
 

@@ -166,8 +166,7 @@ def detail_of(handle: Handle, view: TableView, *, maintenance: str = "") -> Tabl
         dirty_buckets=sum(part.log_blocks > 0 for part in slices),
         log_commits=len(view.log_commits) - len(view.dead_log_commits()),
         maintenance=maintenance,
-        **_publication(handle, view),
-        **_totals(view.file_slices),
+        **{**_publication(handle, view), **_totals(view.file_slices)},
     )
 
 

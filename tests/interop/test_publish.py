@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import pyarrow as pa
@@ -24,9 +25,10 @@ from tests.property.test_publish_property import OFF_AND_ON, TWO_GENERATIONS
 
 def spark_checkpoint(spark: SparkSession, path: Path) -> None:
     """Let delta-spark write the checkpoint of the latest version."""
-    log = spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(path))
-    log.update(False, spark._jvm.scala.Option.empty(), spark._jvm.scala.Option.empty())
-    log.checkpoint(log.unsafeVolatileSnapshot(), spark._jvm.scala.Option.empty())
+    jvm: Any = spark._jvm
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(path))
+    log.update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty())
+    log.checkpoint(log.unsafeVolatileSnapshot(), jvm.scala.Option.empty())
 
 
 @pytest.mark.parametrize("history", [TWO_GENERATIONS, OFF_AND_ON], ids=["two generations", "off and on"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -31,7 +31,7 @@ PLACES = ("a", "b")
 
 
 def frame(rows: list[Row], schema: pa.Schema = SCHEMA) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) if rows else [[] for _ in schema]
+    columns: list[Sequence[Any]] = [*zip(*rows, strict=True)] or [()] * len(schema)
     return pa.table(
         [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
     )

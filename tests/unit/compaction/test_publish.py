@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
-from collections.abc import Iterable
+import pickle
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,20 +21,25 @@ import pyarrow.parquet as pq
 import pyroaring
 import pytest
 
+from compaction.run.file_slice import FileSliceJob, WrittenBeside, run_job
 from lakemerge import InputError, LakeMergeError, LakeTable, SchemaError, StoreError, TableDamagedError
 from lakemerge.cli import main
-from lakemerge.delta import AddFile, Attempt, DomainMetadata
+from lakemerge.commits.rescale import reserve_ordinals
+from lakemerge.delta import AddFile, Attempt, Committed, DomainMetadata
 from lakemerge.format.publish import Publish
+from lakemerge.read.merge import MergeSpec
+from lakemerge.spark.transport.sending import pickled
 from lakemerge.storage.local import LocalStore
 from lakemerge.testing.faults import Call, Fail, Fault
+from lakemerge.write.base_file import BaseWriteSpec
 from tests.unit.faults import Row, create, frame, listing, open_over, rows_of, state_of
 
 VECTORS = {"lakemerge.publish": "deletionVectors", "lakemerge.maintenance": "off"}
 BASE = [(k, 10, f"base{k}") for k in range(6)]
 
 
-def loaded(path: Path, rows: Iterable[Row] = BASE, **properties: str) -> LakeTable:
-    table = create(path, properties={**VECTORS, **properties})
+def loaded(path: Path, rows: Iterable[Row] = BASE, properties: Mapping[str, str] | None = None) -> LakeTable:
+    table = create(path, properties={**VECTORS, **(properties or {})})
     table.upsert(frame(list(rows)))
     return table
 
@@ -347,7 +353,8 @@ def test_vectors_that_nobody_tells_of_are_damage(tmp_path: Path) -> None:
     for actions in cases:
         made = view.snapshot
         log = table.opened.handle.log
-        done = log.commit(made, lambda _, told=actions: Attempt(told), operation="W", parameters={}).snapshot  # type: ignore[misc]
+        done = log.commit(made, lambda _, told=actions: Attempt(told), operation="W", parameters={})  # type: ignore[misc]
+        assert isinstance(done, Committed)
         with pytest.raises(TableDamagedError, match="another writer"):
             LakeTable.open(tmp_path).to_arrow()
         assert not LakeTable.check(tmp_path).ok
@@ -423,13 +430,13 @@ def test_of_two_publications_the_later_gives_up(tmp_path: Path) -> None:
     assert theirs(tmp_path) == state_of(tmp_path)
     named = {file.path for file in LocalStore(tmp_path).list("") if not file.path.startswith("_")}
     adds = LakeTable.open(tmp_path).opened.view.snapshot.files.values()
-    kept = {path for add in adds for path in (add.path, add.vector and add.vector.path)}
+    kept = {path for add in adds for path in (add.path, None if add.vector is None else add.vector.path)}
     earlier = {name for name in named if name.startswith(("base/00000000000000000002-", f"dv{2:020d}"))}
     assert named - earlier == kept - earlier - {None}, "the loser's files are gone"
 
 
 def test_with_no_lag_each_write_publishes(tmp_path: Path) -> None:
-    table = loaded(tmp_path, **{"lakemerge.publish.maxLag": "0s"})
+    table = loaded(tmp_path, properties={"lakemerge.publish.maxLag": "0s"})
     table.upsert(frame([(1, 20, "new")]))
     assert theirs(tmp_path) == state_of(tmp_path)
     table.delete(frame([(2, 20)], ["k", "o"]))
@@ -441,7 +448,7 @@ def test_with_no_lag_each_write_publishes(tmp_path: Path) -> None:
 
 
 def test_a_write_lands_where_it_cannot_be_published(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    loaded(tmp_path, **{"lakemerge.publish.maxLag": "0s"})
+    loaded(tmp_path, properties={"lakemerge.publish.maxLag": "0s"})
     table, _ = open_over(tmp_path, Fault(action=Fail(StoreError("no")), path="deletion_vector", lasting=True))
     result = table.upsert(frame([(1, 20, "new")]))
     assert result.mode == "append"
@@ -452,7 +459,7 @@ def test_a_write_lands_where_it_cannot_be_published(tmp_path: Path, caplog: pyte
 
 def test_half_of_the_lag_is_when_a_commit_publishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     off = {"lakemerge.compaction.ratio": "off", "lakemerge.compaction.afterMinutes": "off"}
-    table = loaded(tmp_path, **{"lakemerge.publish.maxLag": "60s"}, **off)
+    table = loaded(tmp_path, properties={"lakemerge.publish.maxLag": "60s", **off})
     aged = 0
 
     def lag(*_: object) -> int:
@@ -501,3 +508,24 @@ def test_plain_tables_with_vectors_are_read(tmp_path: Path) -> None:
     plain = PlainTable.latest(open_handle(tmp_path, None, (), None))
     assert rows_of(pa.concat_tables(plain.scan(["k", "o", "v"]))) == state_of(tmp_path)
     assert any(isinstance(add, AddFile) and add.vector for add in plain.snapshot.files.values())
+
+
+def test_jobs_and_their_results_travel_to_tasks_and_back(tmp_path: Path) -> None:
+    """On Spark a task gets its job without statistics and tags, and the driver puts the vectors into one file."""
+    table = loaded(tmp_path, [(k, 10, "base") for k in range(100)])
+    table.upsert(frame([(1, 20, "first"), (2, 20, "first")]))
+    table.compact(minor=True)
+    table.upsert(frame([(1, 30, "second"), (7, 30, "second")]))
+    handle, view = table.opened.handle, table.opened.view
+    (file_slice,) = view.file_slices
+    first = reserve_ordinals(handle, view, 1)
+    write = BaseWriteSpec.of(handle, view, handle.new_transaction(), buckets=1)
+    there = pickle.loads(pickled(file_slice))
+    job = pickle.loads(pickle.dumps(FileSliceJob((there,), True, first, 1, publish=True)))
+    result = pickle.loads(pickle.dumps(run_job(job, MergeSpec.of(handle, view), write)))
+    assert isinstance(result, WrittenBeside)
+    assert result.winner is not None
+    assert file_slice.base is not None
+    changed = {ordinal: vector.cardinality for ordinal, vector in result.vectors}
+    assert changed == {file_slice.base.ordinal: 3}, "the small winner file is joined"
+    assert not list(tmp_path.glob(f"dv{view.version:020d}"))
