@@ -6,6 +6,7 @@ The rows of each version are in a dictionary that the test keeps.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from pathlib import Path
 
@@ -13,8 +14,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.property.effort import examples, thorough
+from lakemerge import CommitConflictError, LakeTable
+from lakemerge.testing.faults import Call, Fault
+from tests.property.effort import examples, some, thorough
 from tests.property.publishing import READERS, Published, Step
+from tests.unit.faults import open_over
 
 KINDS = (
     "upsert", "upsert", "upsert", "delete", "transaction", "minor", "minor", "minor", "full", "logs", "rescale",
@@ -60,3 +64,47 @@ def test_other_engines_read_what_is_published(history: list[Step], partition_by:
 @example([("load", 0), ("minor", 0), ("upsert", 1), ("minor", 0), ("delete", 1), ("minor", 0)], False)
 def test_every_history_is_published(history: list[Step], partitioned: bool) -> None:
     run(history, ["p"] if partitioned else [])
+
+
+OTHERS: list[Step] = [
+    ("upsert", 9), ("delete", 4), ("minor", 0), ("full", 0), ("overwrite", 5), ("restore", 1), ("vacuum", 0),
+    ("rescale", 2), ("switch", 0),
+]  # fmt: skip
+BEFORE: list[Step] = [("load", 0), ("upsert", 3), ("minor", 0), ("upsert", 13), ("delete", 11)]
+
+
+def begun(path: Path) -> Published:
+    readers = {"deltalake": READERS["deltalake"]}
+    found = Published(path, partition_by=[], properties={"lakemerge.publish": "deletionVectors"}, readers=readers)
+    for step in BEFORE:
+        found.do(step)
+    return found
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> int:
+    """How many calls of the store a publication makes."""
+    path = tmp_path_factory.mktemp("calls") / "t"
+    begun(path)
+    table, store = open_over(path)
+    table.compact(minor=True)
+    return len(store.calls)
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=[kind for kind, _ in OTHERS])
+def test_somebody_else_at_every_call_of_a_publication(tmp_path: Path, other: Step, calls: int) -> None:
+    for number in some(range(1, calls + 1)):
+        found = begun(tmp_path / str(number))
+        found.table = LakeTable.open(found.path)
+
+        def overtake(call: Call, found: Published = found) -> None:
+            found.do(other)
+
+        table, _ = open_over(found.path, Fault(action=overtake, at=number))
+        with contextlib.suppress(CommitConflictError):
+            table.compact(minor=True)
+        found.table = LakeTable.open(found.path)
+        found.check()
+        found.do(("minor", 0))
+        found.check()
+        found.check_all()
