@@ -17,6 +17,8 @@ import lakemerge
 from lakemerge import DependencyMissingError, LakeTable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import SparkSession
 
 ROWS = [(1, 10, "late"), (2, 20, "two"), (1, 30, "newest"), (1, 20, "older")]
@@ -40,7 +42,7 @@ def rows_of(table: pa.Table) -> list[tuple[object, ...]]:
     return sorted(tuple(row.values()) for row in table.to_pylist())
 
 
-def check(rows: list[tuple[object, ...]], what: str, expected: list[tuple[object, ...]] = EXPECTED) -> None:
+def check(rows: Sequence[tuple[object, ...]], what: str, expected: Sequence[tuple[object, ...]] = EXPECTED) -> None:
     if rows != expected:
         sys.exit(f"{what}: {rows} is not {expected}")
 
@@ -106,7 +108,7 @@ def with_catalog(spark: SparkSession, warehouse: Path) -> None:
         check(sorted(sql("SELECT * FROM lake.db.t")), "rows that nothing has changed")
     sql("ALTER TABLE lake.db.t ADD COLUMN note STRING")
     check(sql("SELECT note FROM lake.db.t WHERE id = 1"), "an added column", [(None,)])
-    compacted = dict(sql("CALL lake.system.compact(table => 'db.t')"))
+    compacted = {row[0] for row in sql("CALL lake.system.compact(table => 'db.t')")}
     if "file_slices" not in compacted:
         sys.exit(f"CALL compact said {compacted}")
     sql("DROP TABLE lake.db.t")

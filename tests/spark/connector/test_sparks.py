@@ -105,7 +105,7 @@ def test_a_spark_without_the_catalogs_class_is_refused_by_name(
 
 def test_what_a_spark_lacks_is_named(spark: SparkSession, tmp_path: Path) -> None:
     lakemerge.catalog(spark, "lacking", warehouse=tmp_path)
-    jvm: Any = spark._jvm  # type: ignore[attr-defined]
+    jvm: Any = spark._jvm
     sparks = jvm.lakemerge.spark.Sparks
     there = "org.apache.spark.sql.execution.datasources.DataSource$#lookupDataSourceV2"
     assert not sparks.problem("9.9", jvm.java.util.List.of(there)).isPresent()

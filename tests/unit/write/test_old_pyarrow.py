@@ -78,4 +78,4 @@ def test_bounds_of_decimals_that_are_stored_as_integers(digits: int, scale: int)
     table = pa.table({"d": pa.array([*values, None], pa.decimal128(digits, scale))})
     pq.write_table(table, file, store_decimal_as_integer=True)
     real: Any = pq.ParquetFile(file).metadata.row_group(0).column(0).statistics
-    assert extremes(Statistics(real)) == tuple(values)  # type: ignore[arg-type]
+    assert extremes(Statistics(real)) == tuple(values)
