@@ -28,11 +28,18 @@ from lakemerge.delta.actions import (
 )
 from lakemerge.delta.chain import CHAIN, digest, link
 from lakemerge.delta.fingerprint import Fingerprint
-from lakemerge.delta.listing import commit_path
+from lakemerge.delta.listing import LOG_FOLDER, commit_path
 from lakemerge.delta.protocol import check_writable, in_commit_timestamps, is_set
 from lakemerge.delta.snapshot import Snapshot, SnapshotBuilder, can_expire
 from lakemerge.delta.transaction import Transaction
-from lakemerge.errors import InputError, LakeMergeError, OutcomeUnknownError, StoreError, UnsupportedFeatureError
+from lakemerge.errors import (
+    InputError,
+    LakeMergeError,
+    OutcomeUnknownError,
+    StoreError,
+    TableReplacedError,
+    UnsupportedFeatureError,
+)
 from lakemerge.storage.base import NothingCreatedError, Put, Store, is_own_failure
 from mergers.logs import logger
 
@@ -176,6 +183,7 @@ def land(store: Store, prepared: Prepared, *, transaction: Transaction, sleep: C
                 raise
             doubt, outcome = error, Put.UNKNOWN
         if outcome is Put.CREATED:
+            _check_not_moved(store, prepared.version, path, transaction)
             return True
         try:
             is_ours = _read_back(store, prepared, transaction.id, path)
@@ -198,6 +206,22 @@ def land(store: Store, prepared: Prepared, *, transaction: Transaction, sleep: C
         version=prepared.version,
         txn_id=transaction.id,
     ) from doubt
+
+
+def _check_not_moved(store: Store, version: int, path: str, transaction: Transaction) -> None:
+    """Check that a commit file is among the log's others. If the table's folder was removed or got another name since
+    the log was listed, the file is alone in a folder of the old name. Then it is deleted, and no commit. If the folder
+    got its other name after the file was made, there is no file here, and the commit is in the table.
+
+    :raises lakemerge.TableReplacedError: the file was alone.
+    """
+    if not (version and store.can_move) or store.stat(commit_path(version - 1)) is not None:
+        return
+    if [file.path for file in store.list(LOG_FOLDER)] == [path]:
+        store.delete([path])
+        store.delete_empty_folders(LOG_FOLDER)
+        transaction.lose()
+        raise TableReplacedError(f"the table at {store.url} was removed or renamed; version {version} was not written")
 
 
 def _read_back(store: Store, prepared: Prepared, txn_id: str, path: str) -> bool | None:

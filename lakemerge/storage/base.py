@@ -95,6 +95,9 @@ class Store(ABC):
     """How many files to request at a time when a merge needs the first rows of several. It is more than one if a
     request takes much longer than the transfer of its bytes."""
 
+    can_move: bool = False
+    """Whether the root can get another name in one step, so that whoever knows the old one finds nothing there."""
+
     @property
     @abstractmethod
     def url(self) -> str:

@@ -61,6 +61,8 @@ class LocalStore(Store):
     raised as they are, by :meth:`put_if_absent` as :class:`NothingCreatedError` where they prove that; none of them
     leaves anything visible."""
 
+    can_move = True
+
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = os.path.abspath(os.fspath(root))
 
@@ -131,6 +133,23 @@ class LocalStore(Store):
             with contextlib.suppress(OSError):  # it has files
                 os.rmdir(place)
         _sync_folders([top])
+
+    def move(self, root: str | os.PathLike[str]) -> None:
+        """Give the root another name, in one step, with all that is in it.
+
+        :raises FileExistsError: the name is taken by anything but an empty folder.
+        :raises FileNotFoundError: there is no root.
+        """
+        target = os.path.abspath(os.fspath(root))
+        _make_folders(os.path.dirname(target))
+        try:
+            os.rename(self._root, target)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from error
+            raise
+        for folder in {os.path.dirname(target), os.path.dirname(self._root)}:
+            _sync_folder(folder)
 
     def delete(self, paths: Sequence[str]) -> None:
         targets = [self._locate(path) for path in paths]

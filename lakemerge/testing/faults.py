@@ -271,6 +271,10 @@ class FaultStore(Store):
             return self._injected.copy()
 
     @property
+    def can_move(self) -> bool:  # type: ignore[override]  # it is the store's
+        return self._store.can_move
+
+    @property
     def url(self) -> str:
         return self._store.url
 
