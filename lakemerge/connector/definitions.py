@@ -28,7 +28,10 @@ def created(request: Mapping[str, Any]) -> dict[str, Any]:
     given = dict(request["properties"])
     provider = given.pop("provider", "lakemerge")
     if provider.lower() != "lakemerge":
-        raise InputError(f"this catalog has LakeMerge tables only: write USING lakemerge, not USING {provider}")
+        raise InputError(
+            f"this catalog has LakeMerge tables only: write USING lakemerge, not USING {provider}. If a write of a "
+            "frame or of a stream was to make the table, create the table first: it needs a key"
+        )
     if "location" in given or given.pop("external", "false") == "true":
         raise InputError("a table's place is its name: leave out LOCATION and EXTERNAL, or use the catalog of paths")
     if options := sorted(name for name in given if name.startswith("option.")):

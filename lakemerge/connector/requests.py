@@ -36,6 +36,7 @@ from lakemerge.table.create import create_table
 from lakemerge.table.drop import drop_table
 from lakemerge.table.open_table import OpenTable
 from lakemerge.table.opening import open_handle
+from lakemerge.table.rename import rename_table
 from lakemerge.table.table import LakeTable
 from lakemerge.transactions.changing import TransactionOptions, delete_where
 from lakemerge.write.overwrite import OverwriteRequest, overwrite_arrow
@@ -43,6 +44,8 @@ from mergers import Merger, default_registry
 
 __all__ = ["answer", "opened"]
 
+_CHANGES: Final = "changes"
+"""Behind the name of a table and ``$``: what changed in it."""
 _OPEN_TABLES: Final = 64
 _open: OrderedDict[tuple[str, str], OpenTable] = OrderedDict()
 """Tables that this process has opened. A later request for one looks for newer commits only."""
@@ -125,6 +128,10 @@ def _tables(request: Mapping[str, Any], places: Places, _: object) -> object:
 
 def _load(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> object:
     name, _, detail = request["name"].rpartition("$") if places.warehouse else ("", "", "")
+    if request.get("changes") or (name and detail == _CHANGES):
+        path = places.path(request["namespace"], request["name"] if request.get("changes") else name)
+        _view(path, {}, places, mergers)
+        return _changes(path, opened(path, places.storage, mergers))
     if name and detail in DETAILS:
         path = places.path(request["namespace"], name)
         _view(path, request, places, mergers)
@@ -141,6 +148,16 @@ def _load(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Mer
         "remembered": _remembered(view, mergers),
         "partitioning": list(config.partition_by),
         "properties": shown_properties(config, metadata, view.store.url),
+    }
+
+
+def _changes(path: str, table: OpenTable) -> object:
+    """What Spark has to know of a table's changes. Options say which, and these come with the read."""
+    from lakemerge.datasource.stream_source import stream_schema
+
+    return {
+        "schema": to_delta_json(stream_schema(table)),
+        "changes": {"path": path, "id": table.view.snapshot.metadata.id},
     }
 
 
@@ -268,8 +285,15 @@ def _call(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Mer
     return {"rows": called(request["name"], table, arguments)}
 
 
-def _rename(request: Mapping[str, Any], places: Places, _: object) -> object:
-    raise InputError("a table's name is its folder, and others may be reading its files: copy it to a new name")
+def _rename(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> object:
+    if places.warehouse is None:
+        raise InputError("in a catalog of paths a table's name is its path: move the folder, when nobody writes")
+    path = places.path(request["namespace"], request["name"])
+    target = places.path(request["toNamespace"], request["to"])
+    _view(path, {}, places, mergers)
+    places.properties(request["toNamespace"])
+    rename_table(_handle(request, places, mergers), target)
+    return {}
 
 
 _ANSWERS: Final[Mapping[str, Callable[[Mapping[str, Any], Places, Sequence[type[Merger]]], object]]] = {

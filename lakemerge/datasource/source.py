@@ -35,7 +35,7 @@ from lakemerge.commits.provenance import Isolation
 from lakemerge.datasource.feed_options import FEED_NAMES, FEED_OPTIONS, FeedOptions, either, flag, number, wants_feed
 from lakemerge.datasource.instants import Moments, Named, without_zone
 from lakemerge.datasource.stream_sink import StreamWriter
-from lakemerge.datasource.stream_source import FeedReader, FeedStreamReader, batch_plan, stream_schema
+from lakemerge.datasource.stream_source import FeedReader, FeedStreamReader, RowsShown, batch_plan, stream_schema
 from lakemerge.delta import check_table_id
 from lakemerge.errors import DependencyMissingError, InputError, LakeMergeError
 from lakemerge.feed.difference import CHANGE_TYPE
@@ -84,7 +84,7 @@ _TABLE_ID = "lakemerge.tableid"
 _NAMES = (
     *("path", "columns", "version", "versionAsOf", "timestamp", "timestampAsOf", "mode", "failedKeys", *FEED_NAMES),
     *("kindColumn", "mergeSchema", "txnAppId", "txnVersion", "checkpointLocation", "queryName", "repeatedBatch"),
-    *("replaceWhere", "partitionOverwriteMode"),
+    *("replaceWhere", "partitionOverwriteMode", "skipDeletes"),
 )
 _COLUMNS = "lakemerge.columns"
 """An internal option: the columns that a scan of a catalog reads, as JSON: pairs of the name that the query has and
@@ -93,7 +93,9 @@ _FILTER = "lakemerge.filter"
 """An internal option: what all rows that the query needs meet. Spark checks it again."""
 _WRITE = "lakemerge.write"
 """An internal option: what a statement in SQL says of its write, as JSON; see :class:`_Statement`."""
-_OWN_OPTIONS = frozenset(name.lower() for name in (*_NAMES, _TABLE_ID, _COLUMNS, _FILTER, _WRITE))
+_ROWS = "lakemerge.rows"
+"""An internal option: a stream of a catalog's table has the table's columns alone."""
+_OWN_OPTIONS = frozenset(name.lower() for name in (*_NAMES, _TABLE_ID, _COLUMNS, _FILTER, _WRITE, _ROWS))
 _VERSIONS = ("version", "versionAsOf", "timestamp", "timestampAsOf")
 _OF_OVERWRITES = ("replaceWhere", "partitionOverwriteMode", "overwriteSchema")
 _PINS = frozenset(name.lower() for name in _VERSIONS)
@@ -146,7 +148,15 @@ class LakeMergeDataSource(DataSource):
     def schema(self) -> str:
         if "create" in _told(self.options):
             return "made BOOLEAN"  # there is no table yet, and Spark asks all the same
+        if "skipDeletes" in self.options:
+            raise InputError("skipDeletes is for spark.readStream.table")
         if self._reads_feed():
+            if _COLUMNS in self.options:
+                given = sorted(name for name in self.options if name.lower() in FEED_OPTIONS)
+                raise InputError(
+                    f"option {', '.join(given)} is for changes, and this reads a table's rows: use CHANGES FROM "
+                    "VERSION, or the table `NAME$changes`"
+                )
             return to_ddl(pa.schema([field.with_nullable(True) for field in self._feed_schema()]))
         view, columns = self._pinned(), self.options.get("columns")
         if _COLUMNS in self.options:
@@ -189,6 +199,8 @@ class LakeMergeDataSource(DataSource):
     @carrying()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         check_writes("a stream of changes")
+        if _ROWS in self.options:
+            return self._row_stream(schema)
         if CHANGE_TYPE not in schema.names:
             raise InputError(
                 "a stream of a LakeMerge table shows changes, deletes among them, so it needs the column "
@@ -196,6 +208,20 @@ class LakeMergeDataSource(DataSource):
             )
         self._check_stream()
         return FeedStreamReader(self._open_tip(), schema, FeedOptions.of(self.options))
+
+    def _row_stream(self, schema: StructType) -> DataSourceStreamReader:
+        """A stream that has no column for the kind of a change: Spark takes its columns from the catalog's table."""
+        for name in ("readChangeFeed", "readChangeData", "beforeImages"):
+            if name in self.options:
+                raise InputError(
+                    f"option {name}: Spark gives a stream of a catalog's table the table's columns. The table "
+                    "`NAME$changes` has the columns of changes, and spark.readStream.changes(NAME) reads them"
+                )
+        self._check_stream()
+        table = self._open_tip()
+        stream_schema(table)  # raises an error if the table has a column of that name
+        shown = RowsShown(skip_deletes=flag(self.options, "skipDeletes"))
+        return FeedStreamReader(table, schema, FeedOptions.of(self.options), shown)
 
     @carrying()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
@@ -211,6 +237,8 @@ class LakeMergeDataSource(DataSource):
         """Whether changes are requested. Spark asks for the schema without saying whether it is for a stream, so an
         option has to say so."""
         named = {name.lower() for name in self.options}
+        if _ROWS in named:
+            return True
         if named & {"readchangefeed", "readchangedata"}:
             return wants_feed(self.options)
         return bool(named & FEED_OPTIONS)

@@ -8,9 +8,11 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -25,7 +27,7 @@ from lakemerge.datasource.read_limits import (
 )
 from lakemerge.errors import InputError, TableReplacedError
 from lakemerge.feed.changes import REMEDY, check_free_names, feed_plan
-from lakemerge.feed.difference import CHANGE_TYPE, TIMESTAMP, TOLD, VERSION, FeedShape, unit_batches
+from lakemerge.feed.difference import CHANGE_TYPE, CHANGE_TYPES, TIMESTAMP, TOLD, VERSION, FeedShape, unit_batches
 from lakemerge.feed.fixed_columns import FixedColumns
 from lakemerge.feed.planner import Limits, Overtaken, Planner, check_not_overtaken, unless_overtaken
 from lakemerge.feed.units import FeedUnit
@@ -35,8 +37,9 @@ from lakemerge.spark.transport.portable import carried
 from lakemerge.spark.writer import frame_schema
 from lakemerge.spark_errors import carrying
 from lakemerge.table.open_table import OpenTable
+from mergers import RowKind
 
-__all__ = ["FeedReader", "FeedStreamReader", "batch_plan", "stream_schema"]
+__all__ = ["FeedReader", "FeedStreamReader", "RowsShown", "batch_plan", "stream_schema"]
 
 _BATCH_ROWS = 64 * 1024
 _TASK_BYTES = 4 * 2**20
@@ -55,21 +58,52 @@ def stream_schema(table: OpenTable) -> pa.Schema:
     return pa.schema([*(field.with_nullable(True) for field in table.schema), *told])
 
 
+@dataclass(frozen=True, slots=True)
+class RowsShown:
+    """A stream without a column for the kind of a change: of each change, the row after it."""
+
+    skip_deletes: bool
+
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of a batch of changes without before images.
+
+        :raises InputError: a row was deleted, and deletes are not skipped.
+        """
+        deleted = pc.equal(batch.column(CHANGE_TYPE), CHANGE_TYPES[RowKind.DELETE])
+        if not pc.any(deleted).as_py():
+            return batch
+        if not self.skip_deletes:
+            version = batch.column(VERSION)[pc.index(deleted, True).as_py()].as_py()
+            raise InputError(
+                f"version {version} deleted rows, and a stream of the table's columns cannot show that: read the table "
+                "`NAME$changes` or spark.readStream.changes(NAME), which have a column for the kind of a change, or "
+                "set option skipDeletes to true"
+            )
+        return batch.filter(pc.invert(deleted))
+
+
 class _Partition(InputPartition):
-    def __init__(self, shape: FeedShape, units: Sequence[FeedUnit], names: Sequence[str], tip_check: Any) -> None:
+    def __init__(
+        self,
+        shape: FeedShape,
+        units: Sequence[FeedUnit],
+        names: Sequence[str],
+        tip_check: Any,
+        rows: RowsShown | None = None,
+    ) -> None:
         super().__init__(None)
-        self.sent = carried((shape, list(units), list(names), tip_check))
+        self.sent = carried((shape, list(units), list(names), tip_check, rows))
 
 
 def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Read a partition on an executor."""
     if not isinstance(partition, _Partition):
         return
-    shape, units, names, overtaken = pickle.loads(partition.sent)  # noqa: S301 - our own driver's bytes
+    shape, units, names, overtaken, rows = pickle.loads(partition.sent)  # noqa: S301 - our own driver's bytes
     with carrying(), overtaken.checked():
         for unit in units:
             for batch in unit_batches(unit, shape):
-                told = batch.select(names)
+                told = (batch if rows is None else rows.of(batch)).select(names)
                 yield from (told.slice(at, _BATCH_ROWS) for at in range(0, told.num_rows, _BATCH_ROWS))
 
 
@@ -113,7 +147,12 @@ def batch_plan(table: OpenTable, options: FeedOptions) -> tuple[FeedShape, Itera
 class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream of changes."""
 
-    def __init__(self, table: OpenTable, schema: StructType, options: FeedOptions) -> None:
+    def __init__(
+        self, table: OpenTable, schema: StructType, options: FeedOptions, rows: RowsShown | None = None
+    ) -> None:
+        """
+        :param rows: whether the stream has no column for the kind of a change.
+        """
         if not IS_LIMITED and options.limits != Limits():
             raise InputError("options maxBytesPerTrigger and maxVersionsPerTrigger need Spark 4.2: leave them out")
         asked = frame_schema(schema)
@@ -122,7 +161,9 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._names = list(asked.names)
         self._table = table
         self._options = options
-        self._shape = FeedShape(self._columns, before_images=options.before_images, spark_names=True)
+        before_images = options.before_images and rows is None
+        self._shape = FeedShape(self._columns, before_images=before_images, spark_names=True)
+        self._rows = rows
         self._planner = Planner(table.handle, table.view.snapshot.metadata.id)
         self._target: int | None = None
 
@@ -168,7 +209,7 @@ class FeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._check(unit)
         check = Overtaken(self._table.handle, begin, None, _REMEDY)
         tasks = in_tasks(units, _TASK_BYTES, at_least=_LEAST_TASKS)
-        return [_Partition(self._shape, task, self._names, check) for task in tasks]
+        return [_Partition(self._shape, task, self._names, check, self._rows) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition)

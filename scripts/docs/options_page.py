@@ -116,6 +116,7 @@ FEED: Final[Mapping[str, str]] = {
     "maxVersionsPerTrigger": "Commits that end a micro-batch (stream).",
     "consumer": "The [consumer](../streaming.md#consumers) under which the stream is registered (stream).",
     "schemaChanges": "`keep` or `stop`: what happens when a column is added (stream).",
+    "skipDeletes": "`true`: `spark.readStream.table` leaves deleted rows out, and does not stop there (stream).",
 }
 STORAGE: Final[Mapping[str, str]] = {
     "key": "Access key id.",

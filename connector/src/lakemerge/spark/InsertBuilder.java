@@ -13,14 +13,17 @@ import org.apache.spark.sql.connector.write.SupportsDynamicOverwrite;
 import org.apache.spark.sql.connector.write.SupportsOverwriteV2;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
+import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend;
 
 /**
- * INSERT INTO, which is an upsert, and INSERT OVERWRITE.
+ * INSERT INTO, which is an upsert, INSERT OVERWRITE, and streams, whose output mode may be "update" for an upsert.
  *
  * <p>A MERGE that only inserts arrives here, too: Spark plans it as an append. So a statement that has read the table
  * is judged by what it read, as a transaction is.
  */
-final class InsertBuilder implements WriteBuilder, SupportsOverwriteV2, SupportsDynamicOverwrite {
+final class InsertBuilder
+    implements WriteBuilder, SupportsOverwriteV2, SupportsDynamicOverwrite, SupportsStreamingUpdateAsAppend {
   private final LakeMergeTable table;
   private final LogicalWriteInfo info;
   private final Optional<Long> readVersion;
@@ -31,11 +34,6 @@ final class InsertBuilder implements WriteBuilder, SupportsOverwriteV2, Supports
     this.table = table;
     this.info = info;
     this.readVersion = readVersion;
-    for (String name : info.schema().fieldNames()) {
-      if (!Arrays.asList(table.schema().fieldNames()).contains(name)) {
-        throw Errors.refusal("frame", "column " + name + " is not one of " + table.name() + " that can be written");
-      }
-    }
   }
 
   @Override
@@ -82,10 +80,25 @@ final class InsertBuilder implements WriteBuilder, SupportsOverwriteV2, Supports
       public BatchWrite toBatch() {
         return batch();
       }
+
+      @Override
+      public StreamingWrite toStreaming() {
+        return stream();
+      }
     };
   }
 
+  /** Batches are upserts of the columns that they have. Python knows what a stream may bring besides. */
+  private StreamingWrite stream() {
+    return TableWrite.streaming(info, table.options(info.options(), overwrite), overwrites);
+  }
+
   private BatchWrite batch() {
+    for (String name : info.schema().fieldNames()) {
+      if (!Arrays.asList(table.schema().fieldNames()).contains(name)) {
+        throw Errors.refusal("frame", "column " + name + " is not one of " + table.name() + " that can be written");
+      }
+    }
     ObjectNode spec = Channel.JSON.createObjectNode().put("tableId", table.id());
     readVersion.ifPresent(version -> spec.put("version", version).put("isolation", table.isolation()));
     if (overwrites) {

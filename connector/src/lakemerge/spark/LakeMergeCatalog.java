@@ -8,6 +8,8 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import org.apache.spark.sql.connector.catalog.Changelog;
+import org.apache.spark.sql.connector.catalog.ChangelogContext;
 import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.NamespaceChange;
@@ -151,12 +153,23 @@ public final class LakeMergeCatalog implements StagingTableCatalog, SupportsName
     return load(table, about("load", table).put("microseconds", microseconds), false);
   }
 
+  /** For {@code CHANGES FROM VERSION}. Spark asks for it from 4.2 on, and its classes are not in earlier versions. */
+  public Changelog loadChangelog(Identifier table, ChangelogContext context, CaseInsensitiveStringMap options) {
+    JsonNode definition = channel.ask(about("load", table).put("changes", true), table);
+    return Changes.of(new ChangesTable(fullName(table), definition, storage), context);
+  }
+
   private Table load(Identifier table, ObjectNode request, boolean forWriting) {
     JsonNode answer = channel.ask(request, table);
+    if (answer.has("changes")) {
+      return new ChangesTable(fullName(table), answer, storage);
+    }
     if (answer.has("rows")) {
       return new MetadataTable(fullName(table), answer, storage);
     }
-    return new LakeMergeTable(fullName(table), answer, storage, channel, isolation, forWriting);
+    return forWriting
+        ? new LakeMergeTable(fullName(table), answer, storage, channel, isolation, true)
+        : new WholeTable(fullName(table), answer, storage, channel, isolation);
   }
 
   @Override
@@ -188,7 +201,16 @@ public final class LakeMergeCatalog implements StagingTableCatalog, SupportsName
 
   @Override
   public void renameTable(Identifier from, Identifier to) {
-    channel.ask(about("rename", from).put("to", to.name()), to);
+    String[] namespace = to.namespace();
+    if (namespace.length == 0) {
+      namespace = from.namespace();
+    } else if (namespace.length == 2 && namespace[0].equals(name)) {
+      // Spark takes the new name as it is written.
+      namespace = new String[] {namespace[1]};
+    }
+    ObjectNode request = about("rename", from).put("to", to.name());
+    request.set("toNamespace", Channel.JSON.valueToTree(namespace));
+    channel.ask(request, Identifier.of(namespace, to.name()));
   }
 
   // Replacing tables

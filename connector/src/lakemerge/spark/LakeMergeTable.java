@@ -3,14 +3,13 @@ package lakemerge.spark;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.EnumSet;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.function.Consumer;
 import org.apache.spark.sql.connector.catalog.MetadataColumn;
-import org.apache.spark.sql.connector.catalog.SupportsDeleteV2;
 import org.apache.spark.sql.connector.catalog.SupportsMetadataColumns;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.SupportsRowLevelOperations;
@@ -18,7 +17,6 @@ import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.Transform;
-import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.RowLevelOperationBuilder;
@@ -32,8 +30,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * One version of a table. The version is chosen when the table is loaded and never again, so that all parts of a
  * command see the same rows, and a command that writes is judged by what it read.
  */
-final class LakeMergeTable
-    implements SupportsRead, SupportsWrite, SupportsRowLevelOperations, SupportsMetadataColumns, SupportsDeleteV2 {
+class LakeMergeTable implements SupportsRead, SupportsWrite, SupportsRowLevelOperations, SupportsMetadataColumns {
   final long version;
   /** Higher than that of each table that was loaded before. */
   final long loaded = ReadVersions.nextLoad();
@@ -114,7 +111,9 @@ final class LakeMergeTable
   public Set<TableCapability> capabilities() {
     return EnumSet.of(
         TableCapability.BATCH_READ,
+        TableCapability.MICRO_BATCH_READ,
         TableCapability.BATCH_WRITE,
+        TableCapability.STREAMING_WRITE,
         TableCapability.TRUNCATE,
         TableCapability.OVERWRITE_BY_FILTER,
         TableCapability.OVERWRITE_DYNAMIC);
@@ -156,30 +155,12 @@ final class LakeMergeTable
     return () -> new RowLevelCommand(this, info.command());
   }
 
-  /** Spark plans a DELETE with a condition as a command on rows. One without any comes here. */
-  @Override
-  public boolean canDeleteWhere(Predicate[] predicates) {
-    return Arrays.stream(predicates).allMatch(predicate -> predicate.name().equals("ALWAYS_TRUE"));
-  }
-
-  /** A DELETE of all rows leaves tombstones, and conflicts with later commits: it is no TRUNCATE. */
-  @Override
-  public void deleteWhere(Predicate[] predicates) {
-    Sparks.checkWrites("DELETE");
-    channel.ask(about("delete all").put("version", version).put("isolation", isolation), null);
-  }
-
-  @Override
-  public boolean truncateTable() {
-    Sparks.checkWrites("TRUNCATE TABLE");
-    channel.ask(about("truncate"), null);
-    return true;
-  }
-
-  private ObjectNode about(String operation) {
+  /** Asks Python for something about this table. */
+  void ask(String operation, Consumer<ObjectNode> more) {
     ObjectNode request = Channel.request(operation).put("path", path).put("tableId", id);
     PythonSource.transaction().ifPresent(txn -> request.set("txn", txn));
-    return request;
+    more.accept(request);
+    channel.ask(request, null);
   }
 
   @Override
@@ -200,14 +181,26 @@ final class LakeMergeTable
    */
   Map<String, String> options(CaseInsensitiveStringMap given, Map<String, String> own) {
     Map<String, String> options = new HashMap<>(storage);
-    given.asCaseSensitiveMap().forEach((key, value) -> {
-      if (List.of("path", "version", "versionasof", "timestamp", "timestampasof").contains(key.toLowerCase())) {
-        throw Errors.refusal("input", "option " + key + ": use VERSION AS OF or TIMESTAMP AS OF");
+    options.putAll(checked(given.asCaseSensitiveMap()));
+    options.putAll(own);
+    options.put("path", path);
+    return options;
+  }
+
+  /** A user's options, which say neither where a table is nor which version is meant. */
+  static Map<String, String> checked(Map<String, String> given) {
+    Map<String, String> options = new HashMap<>();
+    given.forEach((key, value) -> {
+      String lower = key.toLowerCase();
+      if (List.of("path", "version", "versionasof", "timestamp", "timestampasof").contains(lower)) {
+        throw Errors.refusal(
+            "input", "option " + key + ": the name says which table is meant, and VERSION AS OF which version");
+      }
+      if (lower.startsWith("lakemerge.")) {
+        throw Errors.refusal("input", "option " + key + ": options that begin with lakemerge. are the library's own");
       }
       options.put(key, value);
     });
-    options.putAll(own);
-    options.put("path", path);
     return options;
   }
 

@@ -65,13 +65,22 @@ final class PythonScanBuilder implements ScanBuilder, SupportsPushDownRequiredCo
 
   @Override
   public Scan build() {
+    return new PythonScan(table, columns, conditions, this::ofVersion, this::stream);
+  }
+
+  private Scan ofVersion() {
     Map<String, String> own = new HashMap<>(table.pins());
     own.put("lakemerge.columns", names().toString());
     if (!conditions.isEmpty()) {
       own.put("lakemerge.filter", String.join(" AND ", conditions));
     }
     PythonSource source = table.source(options, own);
-    Scan scan = ((SupportsRead) source.table()).newScanBuilder(source.options()).build();
-    return new PythonScan(table, columns, conditions, scan);
+    return ((SupportsRead) source.table()).newScanBuilder(source.options()).build();
+  }
+
+  /** Spark prunes and filters no streams. */
+  private Scan stream() {
+    PythonSource source = table.source(options, Map.of("lakemerge.rows", "true", "lakemerge.tableId", table.id()));
+    return ((SupportsRead) source.table(table.schema().asNullable())).newScanBuilder(source.options()).build();
   }
 }

@@ -45,7 +45,12 @@ final class PythonSource {
 
   /** The source as a table with all columns. */
   Table table() {
-    return provider.getTable(schema(), new Transform[0], options.asCaseSensitiveMap());
+    return table(schema());
+  }
+
+  /** The source as a table with these columns. */
+  Table table(StructType columns) {
+    return provider.getTable(columns, new Transform[0], options.asCaseSensitiveMap());
   }
 
   CaseInsensitiveStringMap options() {

@@ -15,7 +15,7 @@ final class TableChanges {
       into.put("change", "remove property").put("property", remove.property());
     } else if (change instanceof TableChange.AddColumn add) {
       if (add.defaultValue() != null) {
-        throw Errors.refusal("unsupported", "ADD COLUMN " + String.join(".", add.fieldNames()) + ": DEFAULT");
+        throw noDefault("ADD COLUMN " + String.join(".", add.fieldNames()) + " ... DEFAULT");
       }
       column(into.put("change", "add column"), add.fieldNames());
       into.put("type", add.dataType().json()).put("nullable", add.isNullable()).put("comment", add.comment());
@@ -32,6 +32,8 @@ final class TableChanges {
     } else if (change instanceof TableChange.UpdateColumnPosition update) {
       column(into.put("change", "position"), update.fieldNames());
       position(into, update.position());
+    } else if (change instanceof TableChange.UpdateColumnDefaultValue update) {
+      throw noDefault("ALTER COLUMN " + String.join(".", update.fieldNames()) + " SET or DROP DEFAULT");
     } else if (change instanceof TableChange.RenameColumn rename) {
       column(into.put("change", "rename column"), rename.fieldNames());
       into.put("to", rename.newName());
@@ -40,6 +42,10 @@ final class TableChanges {
     } else {
       throw Errors.refusal("unsupported", "ALTER TABLE: " + change.getClass().getSimpleName());
     }
+  }
+
+  private static RuntimeException noDefault(String what) {
+    return Errors.refusal("unsupported", what + ": columns have no default values; a value that is not given is null");
   }
 
   private static void column(ObjectNode into, String[] names) {

@@ -11,8 +11,10 @@ import org.apache.spark.sql.connector.write.DeltaWriterFactory;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
 import org.apache.spark.sql.connector.write.SupportsTruncate;
+import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
+import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
@@ -31,13 +33,19 @@ class TableWrite implements BatchWrite {
     this.table = table;
     Map<String, String> all = new HashMap<>(options);
     all.put("lakemerge.write", spec.toString());
-    PythonSource source = new PythonSource("lakemerge", all);
+    python = write(rows, queryId, all, overwrites).toBatch();
+  }
+
+  /** The write of a stream, whose batches Python commits. */
+  static StreamingWrite streaming(LogicalWriteInfo info, Map<String, String> options, boolean overwrites) {
+    return write(info.schema(), info.queryId(), options, overwrites).toStreaming();
+  }
+
+  private static Write write(StructType rows, String queryId, Map<String, String> options, boolean overwrites) {
+    PythonSource source = new PythonSource("lakemerge", options);
     WriteBuilder builder =
-        ((SupportsWrite) source.table()).newWriteBuilder(new Info(queryId, rows, source.options()));
-    if (overwrites) {
-      builder = ((SupportsTruncate) builder).truncate();
-    }
-    python = builder.build().toBatch();
+        ((SupportsWrite) source.table(rows)).newWriteBuilder(new Info(queryId, rows, source.options()));
+    return (overwrites ? ((SupportsTruncate) builder).truncate() : builder).build();
   }
 
   /** A write into a table that is there. */
