@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ import lakemerge
 from lakemerge import LakeMergeError, MergeOverflowError
 from tests.conformance.arrow_engine import settings_for
 from tests.conformance.custom_mergers import CUSTOM_MERGERS
-from tests.conformance.runner import Filter, TableCase
+from tests.conformance.runner import Compaction, Filter, TableCase
 from tests.spark.mergers.test_conformance import SparkEngine, SparkHandle
 
 _views = itertools.count()
@@ -23,6 +24,9 @@ _views = itertools.count()
 
 class SqlHandle(SparkHandle):
     """A table that SQL names by its path."""
+
+    vacuums = False
+    """Whether a vacuum of all earlier versions follows each other service."""
 
     @property
     def name(self) -> str:
@@ -38,6 +42,17 @@ class SqlHandle(SparkHandle):
         name = f"rows_{next(_views)}"
         self.spark.createDataFrame(frame).coalesce(1).createOrReplaceTempView(name)
         return name
+
+    def compact(self, kind: Compaction) -> None:
+        """The services, as procedures. A rescale says how many buckets there shall be."""
+        if kind == "logs":
+            self.run(f"CALL lakemerge.system.compact_logs('{self.path}')")
+        elif kind == "rescale":
+            super().compact(kind)
+        else:
+            self.run(f"CALL lakemerge.system.compact(table => '{self.path}', minor => {kind == 'minor'})")
+        if self.vacuums:
+            self.table.vacuum(retention=dt.timedelta(0), enforce_retention=False)
 
     def update(self, values: Mapping[str, Any], where: Filter | None) -> int:
         # Subqueries give values of any type.
@@ -103,13 +118,15 @@ class SqlEngine(SparkEngine):
 
     errors: tuple[type[Exception], ...] = (LakeMergeError, AnalysisException, PySparkException)
 
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, *, vacuums: bool = False) -> None:
         super().__init__(spark, folder)
+        self._vacuums = vacuums
         lakemerge.catalog(spark, "lake", warehouse="/nowhere", mergers=CUSTOM_MERGERS)
 
     def create(self, table: TableCase, *, buckets: int, spread: bool) -> SqlHandle:
         made = super().create(table, buckets=buckets, spread=spread)
         handle = SqlHandle(made.spark, made.path, made.table)
+        handle.vacuums = self._vacuums
         handle.table = lakemerge.LakeTable.open(
             made.path, spark=made.spark, mergers=CUSTOM_MERGERS, settings=settings_for(spread=spread)
         )

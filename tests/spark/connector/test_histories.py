@@ -50,5 +50,6 @@ def test_case_in_sql(case: Case, spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", range(examples(10, variable="LAKEMERGE_SQL_HISTORIES")))
 def test_histories_in_sql(number: int, spark: SparkSession, tmp_path: Path) -> None:
-    setting = SETTINGS[number * 11 % len(SETTINGS)]
-    check_history(drawn(setting, SEED + number), SqlEngine(spark, tmp_path), again=number % 5 == 0)
+    """In four of five a vacuum of all earlier versions follows each other service, so these are not read again."""
+    setting, again = SETTINGS[number * 11 % len(SETTINGS)], number % 5 == 0
+    check_history(drawn(setting, SEED + number), SqlEngine(spark, tmp_path, vacuums=not again), again=again)
