@@ -45,6 +45,7 @@ CASES: Mapping[str, str] = {
     "ingest": "ingest:ingest",
     "provenance": "provenance:provenance",
     "transactions": "transactions:transactions",
+    "sql": "sql:sql",
     "s3": "s3:s3",
     "streams": "streams:streams",
 }

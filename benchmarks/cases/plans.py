@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import lakemerge
 from benchmarks.harness import Rounds, Run, session
 from benchmarks.measure import Contender, interleave
 from benchmarks.tables import OFF, add_file, commit, counted
@@ -170,10 +171,22 @@ def _first_row(run: Run, path: Path, what: str, rounds: int) -> None:
         def first_row() -> Sequence[Row]:
             return LakeTable.open(path, spark=spark).to_df().take(1)
 
-        times = interleave([Contender("first", first_row)], rounds=rounds)
-        found = [(row["k"], row["v"]) for row in first_row()]
-    run.report.check("spark", [] if found == [(1, "x")] else [f"the first row is {found}"])
+        lakemerge.catalog(spark, "bench_plan", warehouse=run.folder)
+
+        def planned() -> int:
+            # Spark asks the scan for its tasks, and runs none.
+            return spark.sql(f"SELECT k, v FROM lakemerge.`{path}`").rdd.getNumPartitions()
+
+        def in_sql() -> Sequence[Row]:
+            return spark.sql(f"SELECT k, v FROM lakemerge.`{path}` LIMIT 1").collect()
+
+        contenders = [Contender("first", first_row), Contender("plan", planned), Contender("sql", in_sql)]
+        times = interleave(contenders, rounds=rounds)
+        found = [(row["k"], row["v"]) for row in (*first_row(), *in_sql())]
+    run.report.check("spark", [] if found == [(1, "x")] * 2 else [f"the first rows are {found}"])
     run.report.timed("spark", f"{what}: opening to first row", times["first"], target=_TASK_S)
+    run.report.timed("sql", f"{what}: planning a query in SQL", times["plan"], target=_PLAN_S)
+    run.report.timed("sql", f"{what}: a query in SQL to its first row", times["sql"])
 
 
 def _link_files(path: Path) -> None:

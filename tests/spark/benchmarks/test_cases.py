@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from benchmarks import harness
-from benchmarks.cases import foundation, plans, streams, transactions
+from benchmarks.cases import foundation, plans, sql, streams, transactions
 from benchmarks.cases.foundation import Bench
 from benchmarks.foundation_data import Inputs
 from benchmarks.measure import Report
@@ -35,7 +35,7 @@ def one_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     def session(*_: Any, **__: Any) -> Iterator[SparkSession]:
         yield spark
 
-    for module in (foundation, plans, transactions):
+    for module in (foundation, plans, sql, transactions):
         monkeypatch.setattr(module, "session", session)
 
 
@@ -73,6 +73,18 @@ def test_a_wrong_table_and_a_wrong_merge_by_delta_are_found(spark: SparkSession,
     assert {problem.partition(":")[0] for problem in bench.report.problems} == {"Delta MERGE of large"}
 
 
+def test_sql_finds_its_results_right_and_wrong_ones(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = ("look-up", "insert", "update", "delete", "merge")
+    report = run("sql", tmp_path, data, rows=2_000, rounds=1, parts=parts)
+    assert report.problems == []
+    assert [line.case for line in report.lines] == ["look-up", *parts]
+    monkeypatch.setattr(LakeTable, "upsert", lambda table, frame: None)
+    report = run("sql", tmp_path / "again", data, rows=2_000, rounds=1, parts=("insert",))
+    assert [problem.partition(":")[0] for problem in report.problems] == ["insert_call"]
+
+
 def test_transactions_find_wrong_updates_and_upserts(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +103,7 @@ def test_transactions_find_wrong_updates_and_upserts(
 def test_plan_time(tmp_path: Path, data: Path) -> None:
     report = run("plan-time", tmp_path, data, files=20, commits=2, touched=5, rounds=1)
     assert report.problems == []
-    assert [line.case for line in report.lines] == ["plan", "plan", "plan", "spark"]
+    assert [line.case for line in report.lines] == ["plan", "plan", "plan", "spark", "sql", "sql"]
 
 
 def test_streams(spark: SparkSession, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
