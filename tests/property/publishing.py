@@ -107,15 +107,14 @@ class Published:
     ) -> None:
         self.path = path
         self.readers = readers
-        self.table = LakeTable.create(
-            path,
-            DDL,
-            key=["p", "id"],
-            ordering=["at"],
-            partition_by=partition_by,
-            buckets=2,
-            properties={"lakemerge.maintenance": "off", "delta.checkpointInterval": "7", **properties},
-        )
+        self.definition: dict[str, Any] = {
+            "key": ["p", "id"],
+            "ordering": ["at"],
+            "partition_by": partition_by,
+            "buckets": 2,
+            "properties": {"lakemerge.maintenance": "off", "delta.checkpointInterval": "7", **properties},
+        }
+        self.table = LakeTable.create(path, DDL, **self.definition)
         self.moments = [Moment(0, {}, {})]
         self.clock = 10
         self.saved: str | None = None
@@ -207,6 +206,10 @@ class Published:
         rows: Rows = {k: (*k, self.clock, f"o{number}") for k in self._keys(number)}
         self.table.overwrite(frame(list(rows.values())))
         self._changed(rows, {})
+
+    def _replace(self, number: int) -> None:
+        self.table = LakeTable.create(self.path, DDL, replace=True, **self.definition)
+        self._changed({}, {})
 
     def _minor(self, number: int) -> None:
         self.table.compact(minor=True)

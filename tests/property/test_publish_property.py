@@ -22,7 +22,7 @@ from tests.unit.faults import open_over
 
 KINDS = (
     "upsert", "upsert", "upsert", "delete", "transaction", "minor", "minor", "minor", "full", "logs", "rescale",
-    "savepoint", "restore", "vacuum", "overwrite", "checkpoint", "deltalake_checkpoint", "switch", "reopen",
+    "savepoint", "restore", "vacuum", "overwrite", "checkpoint", "deltalake_checkpoint", "switch", "reopen", "replace",
 )  # fmt: skip
 
 steps = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 60)), min_size=3, max_size=14)

@@ -507,7 +507,7 @@ def test_plain_tables_with_vectors_are_read(tmp_path: Path) -> None:
     table.compact(minor=True)
     plain = PlainTable.latest(open_handle(tmp_path, None, (), None))
     assert rows_of(pa.concat_tables(plain.scan(["k", "o", "v"]))) == state_of(tmp_path)
-    assert any(add.vector for add in plain.snapshot.files.values())
+    assert any(add.vector is not None for add in plain.snapshot.files.values())
 
 
 def test_jobs_and_their_results_travel_to_tasks_and_back(tmp_path: Path) -> None:
