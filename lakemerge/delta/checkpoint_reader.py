@@ -186,8 +186,13 @@ def _read_domains(columns: _Columns) -> Iterable[Action]:
     return map(DomainMetadata, domains, configurations, columns.flags("removed", default=False))
 
 
+def _vectors(columns: _Columns) -> list[DeletionVector | None]:
+    values = columns.values("deletionVector")
+    return list(map(DeletionVector.from_json, values)) if "deletionVector" in columns else [None] * len(values)
+
+
 def _read_adds(columns: _Columns) -> Iterable[Action]:
-    vectors = list(map(DeletionVector.from_json, columns.values("deletionVector")))
+    vectors = _vectors(columns)
     extra = {name: columns.values(name) for name in ADD_EXTRA if name in columns}
     sizes = cast(list[int], columns.required("size"))
     times = cast(list[int], columns.required("modificationTime"))
@@ -215,7 +220,7 @@ def _read_removes(columns: _Columns) -> Iterable[Action]:
     changes = columns.flags("dataChange", default=True)
     partitions = columns.maps("partitionValues")
     sizes = columns.integers("size")
-    vectors = list(map(DeletionVector.from_json, columns.values("deletionVector")))
+    vectors = _vectors(columns)
     for row, (path, encoded_path) in enumerate(columns.paths()):
         yield RemoveFile(
             path,
