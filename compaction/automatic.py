@@ -105,7 +105,7 @@ def after_write(
     :param view: the latest version.
     :param version: the version of the write.
     """
-    auto = replace(auto, on_spark=spark is not None)
+    auto = _informed(auto, view, on_spark=spark is not None)
     if not is_turn(auto, live_commits(view, version), chance):
         return None
     began = time.monotonic()
@@ -130,9 +130,14 @@ def told(view: TableView, *, on_spark: bool) -> str:
     if schedule.auto is None:
         return "off: maintain() does what is due"
     commits = live_commits(view, view.version)
-    auto = replace(schedule.auto, on_spark=on_spark)
+    auto = _informed(schedule.auto, view, on_spark=on_spark)
     decision = decide(auto, file_slice_loads(view), version=view.version, commits=commits)
     return f"auto, for {counted(schedule.auto.reads_per_write, 'read')} per write: {decision}"
+
+
+def _informed(auto: Auto, view: TableView, *, on_spark: bool) -> Auto:
+    publishes = Publish.of(view.snapshot.metadata.configuration).by_vectors
+    return replace(auto, on_spark=on_spark, published_files=len(view.base_files) if publishes else 0)
 
 
 def live_commits(view: TableView, version: int) -> int:

@@ -30,10 +30,13 @@ from lakemerge.format.keys import BucketId
 from lakemerge.format.schedule import Auto
 from lakemerge.results.display import counted
 
-__all__ = ["EVERY", "Decision", "FileSliceKey", "decide", "is_turn"]
+__all__ = ["EVERY", "MOST_PUBLISHED", "Decision", "FileSliceKey", "decide", "is_turn"]
 
 EVERY: Final = 8
 """If there is one read for each write, a writer decides after this many commits with live logs."""
+MOST_PUBLISHED: Final = 256
+"""Base files above which writers of a table that publishes decide after more commits, in proportion: each publication
+writes some kilobytes of log for each base file that changed."""
 _LIMIT_COMMITS: Final = 2
 
 FileSliceKey = tuple[BucketId, str | None]
@@ -59,7 +62,8 @@ class Decision:
 
 def every(auto: Auto) -> int:
     """The number of commits after which a writer decides."""
-    return EVERY if auto.reads_per_write <= 1 else max(1, round(EVERY / auto.reads_per_write))
+    count = EVERY if auto.reads_per_write <= 1 else max(1, round(EVERY / auto.reads_per_write))
+    return count * max(1, auto.published_files // MOST_PUBLISHED)
 
 
 def is_turn(auto: Auto, live: int, chance: Callable[[], float]) -> bool:

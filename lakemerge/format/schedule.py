@@ -58,6 +58,8 @@ class Auto:
     """Commits with live logs from which on they are consolidated; ``None`` where the table sets this itself."""
     on_spark: bool = False
     """Whether reads run on Spark, as far as the writer knows: it does itself."""
+    published_files: int = 0
+    """How many base files the table has, if it publishes by deletion vectors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

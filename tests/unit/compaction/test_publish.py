@@ -21,12 +21,14 @@ import pyarrow.parquet as pq
 import pyroaring
 import pytest
 
+from compaction.plan.auto import is_turn
 from compaction.run.file_slice import FileSliceJob, WrittenBeside, run_job
 from lakemerge import InputError, LakeMergeError, LakeTable, SchemaError, StoreError, TableDamagedError
 from lakemerge.cli import main
 from lakemerge.commits.rescale import reserve_ordinals
 from lakemerge.delta import Attempt, Committed, DomainMetadata
 from lakemerge.format.publish import Publish
+from lakemerge.format.schedule import Auto
 from lakemerge.read.merge import MergeSpec
 from lakemerge.spark.transport.sending import pickled
 from lakemerge.storage.local import LocalStore
@@ -529,3 +531,15 @@ def test_jobs_and_their_results_travel_to_tasks_and_back(tmp_path: Path) -> None
     changed = {ordinal: vector.cardinality for ordinal, vector in result.vectors}
     assert changed == {file_slice.base.ordinal: 3}, "the small winner file is joined"
     assert not list(tmp_path.glob(f"dv{view.version:020d}"))
+
+
+def test_auto_publishes_large_tables_less_often() -> None:
+    """A table of 256 base files as one of 8, and one of 1,024 after four times as many commits."""
+    turns = {
+        files: [
+            live for live in range(1, 65) if is_turn(Auto(reads_per_write=1, published_files=files), live, lambda: 1.0)
+        ]
+        for files in (0, 8, 256, 1024)
+    }
+    assert turns[0] == turns[8] == turns[256] == list(range(8, 65, 8))
+    assert turns[1024] == [32, 64]
