@@ -437,16 +437,25 @@ def _fold_run(
     is_stored, start = True, 0
     while start < len(records):
         limit = min(portion_bytes(), ARRAY_BYTES - row.nbytes)
-        end = start + next(spans(sizes[start:], limit))[1]
-        if end < len(records):
-            _check_needs(merger, shape, stored)
-        some, found = _chosen(frames, records[start:end])
-        try:
-            folded = _fold(merger, shape, base=row, tombstones=tombstones, frames=some, columns=made, check_nulls=False)
-        except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
-            if not is_overflow(error):
-                raise
-            raise _too_large(shape, row, some) from error
+        end = start
+        while True:
+            end += next(spans(sizes[end:], limit))[1]
+            if end < len(records):
+                _check_needs(merger, shape, stored)
+            some, found = _chosen(frames, records[start:end])
+            try:
+                folded = _fold(
+                    merger, shape, base=row, tombstones=tombstones, frames=some, columns=made, check_nulls=False
+                )
+                break
+            except (MergeOverflowError, MergeValueError):
+                # A later record may remove what fails, so such records are folded together with those after them.
+                if end == len(records):
+                    raise
+            except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
+                if not is_overflow(error):
+                    raise
+                raise _too_large(shape, row, some) from error
         if len(folded.superseded) or folded.rows.num_rows:
             is_stored = False
             made_row, row = folded.rows, folded.rows.select(stored)
