@@ -194,6 +194,10 @@ class Merger(ABC):
         """The options as JSON values; ``from_options(options())`` gives an equal merger."""
         return written_options(self)
 
+    def shown_options(self) -> Mapping[str, object]:
+        """The options as people gave them, for messages."""
+        return self.options()
+
     def problems(self, shape: TableShape) -> Iterable[str]:
         """What is wrong with the options for such a table, a sentence for each problem. It is called after the types of
         the options are checked."""

@@ -253,7 +253,7 @@ class _Story:
         merger = config.merger(self.handle.registry)
         if (merger.id, merger.options()) != (self.merger.id, self.merger.options()):
             since = self.known.since_of(config)
-            was, now = (f"{each.name} {dict(each.options()) or ''}".strip() for each in (self.merger, merger))
+            was, now = (f"{each.name} {dict(each.shown_options()) or ''}".strip() for each in (self.merger, merger))
             self.notes.append(f"from version {since} on the merger is {now}; before, it was {was}")
         self.config, self.merger = config, merger
 

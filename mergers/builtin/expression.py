@@ -95,6 +95,9 @@ class Expression(Merger):
         kept = {"checked": thawed(self.checked)} if self.checked else {}
         return {**self.given, **kept}
 
+    def shown_options(self) -> Mapping[str, object]:
+        return self.given
+
     def laws(self, shape: TableShape, *, full_frames: bool) -> Laws:
         plain = self._plain(shape)
         return Laws() if plain is None else plain.laws(shape, full_frames=full_frames)
