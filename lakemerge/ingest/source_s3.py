@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from lakemerge.errors import StoreError
 from lakemerge.ingest.source import FileUnreadableError, Outcome, Source, SourceFile, changed, gone, is_hidden
+from lakemerge.storage.object_input import ObjectInput
 from lakemerge.storage.s3_client import CONDITION_FAILED, S3Client
-from lakemerge.storage.s3_input import S3Input
 from lakemerge.storage.s3_options import s3fs_options
 
 __all__ = ["S3Source"]
@@ -60,7 +60,7 @@ class S3Source(Source):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[pa.NativeFile]:
-        opened = S3Input(self._client, self._key(file.path), file.size, etag=file.token)
+        opened = ObjectInput(self._client, self._key(file.path), file.size, etag=file.token)
         with _readable(file.path), pa.PythonFile(opened, mode="r") as data:
             yield data
 
@@ -132,7 +132,7 @@ def _outcome(call: Callable[[], object]) -> Outcome:
     except FileNotFoundError:
         return Outcome.GONE
     except StoreError as error:
-        if error.facts.get("s3_code") in CONDITION_FAILED:
+        if error.facts.get("store_code") in CONDITION_FAILED:
             return Outcome.CHANGED
         raise
     return Outcome.DONE
@@ -145,8 +145,8 @@ def _readable(path: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise gone(path) from error
     except StoreError as error:
-        if error.facts.get("s3_code") in CONDITION_FAILED:
+        if error.facts.get("store_code") in CONDITION_FAILED:
             raise changed(path) from error
-        if error.facts.get("s3_code") not in _UNREADABLE:
+        if error.facts.get("store_code") not in _UNREADABLE:
             raise
-        raise FileUnreadableError(f"{path} cannot be read: {error.facts['s3_code']}", path=path) from error
+        raise FileUnreadableError(f"{path} cannot be read: {error.facts['store_code']}", path=path) from error

@@ -13,11 +13,13 @@ import importlib.util
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 from lakemerge.errors import DependencyMissingError, InputError, StoreError
-from lakemerge.storage.base import NothingCreatedError, Put
+from lakemerge.storage.base import FileStat, NothingCreatedError, Put
+from lakemerge.storage.object_client import ObjectClient, Parts
 from lakemerge.storage.options import secret_options, without_values
 from mergers.interrupts import is_interrupt
 from mergers.logs import logger
@@ -30,6 +32,7 @@ CONDITION_FAILED = frozenset({"PreconditionFailed", "412"})
 
 _LOG = logger(__name__)
 
+_DELETE_BATCH = 1_000
 _CONDITION_FAILED = 412
 _CONFLICT = 409
 _NOT_IMPLEMENTED = 501
@@ -64,13 +67,14 @@ _HADOOP_SETTING = re.compile(r"(\nsfs\.s3a\.[^\n]*\ns)[^\n]*")
 """A setting as py4j sends it: each argument is on its own line, and a string begins with ``s``."""
 
 
-class S3Client:
-    """A client for one bucket. It is thread-safe. In a forked child it makes its own connections."""
+class S3Client(ObjectClient):
+    condition = "If-None-Match: *"
+    own_hosts = (".amazonaws.com", ".amazonaws.com.cn")
 
     def __init__(self, bucket: str, options: Mapping[str, Any]) -> None:
         if importlib.util.find_spec("s3fs") is None:
             raise DependencyMissingError("tables on S3 need s3fs: pip install lakemerge[s3]", package="s3fs")
-        self.bucket = bucket
+        super().__init__(bucket)
         self._options = dict(options)
         self._profile = self._options.pop("profile", None)
         self._sessions: dict[int, Any] = {}
@@ -91,13 +95,16 @@ class S3Client:
             self._raise(error, operation, key)
         return dict(answer or {})
 
-    def read(self, key: str, start: int | None = None, end: int | None = None, *, etag: str | None = None) -> bytes:
-        """Read the object, or its bytes from ``start`` up to ``end`` (excluded), in one request. Errors as in
-        :meth:`call`.
+    def url(self, key: str) -> str:
+        return f"s3://{self.bucket}/{key}"
 
-        :param etag: the ETag of the version to read. If the object has another version, :class:`StoreError` is raised
-            with an ``s3_code`` of :data:`CONDITION_FAILED`.
-        """
+    def look(self, key: str) -> FileStat:
+        head = self.call("head_object", key)
+        return FileStat(key, int(head["ContentLength"]), _epoch_ms(head), _etag(head))
+
+    def read(self, key: str, start: int | None = None, end: int | None = None, *, etag: str | None = None) -> bytes:
+        """In one request. If the object has another version than that of ``etag``, the error's ``store_code`` is one of
+        :data:`CONDITION_FAILED`."""
         try:
             if etag is not None:
                 return self._read_version(key, f"bytes={start}-{(end or 0) - 1}", etag)
@@ -106,6 +113,14 @@ class S3Client:
         except _failures() as error:
             self._raise(error, "get_object", key)
         return bytes(data)
+
+    def _pages(self, position: dict[str, str], **what: str) -> Iterator[dict[str, Any]]:
+        while True:
+            page = self.call("list_objects_v2", **what, **position)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            position = {"ContinuationToken": page["NextContinuationToken"]}
 
     def _read_version(self, key: str, part: str, etag: str) -> bytes:
         """What ``cat_file`` does, with a condition, which ``cat_file`` does not take."""
@@ -122,7 +137,6 @@ class S3Client:
         return bytes(asyn.sync(connection.loop, fetched))
 
     def write(self, key: str, data: bytes) -> None:
-        """Create or replace the object. Errors as in :meth:`call`."""
         try:
             self._connect().pipe_file(f"{self.bucket}/{key}", data)
         except _failures() as error:
@@ -162,8 +176,6 @@ class S3Client:
         return Put.CREATED
 
     def replace(self, key: str, data: bytes, *, etag: str) -> bool:
-        """Replace the version with that ETag: ``False`` if the object has another one, or is not there. It is one
-        request. Errors as in :meth:`call`, after which the object may be replaced or not."""
         try:
             self._connect(single_request=True).call_s3(
                 "put_object", Bucket=self.bucket, Key=key, Body=data, IfMatch=f'"{etag}"'
@@ -174,9 +186,56 @@ class S3Client:
             self._raise(error, "put_object", key)
         return True
 
-    def endpoint_for_conditional_writes(self) -> str:
-        """The URL to which requests go. Raises :class:`DependencyMissingError` if botocore does not know the condition,
-        because s3fs would then leave it out and overwrite."""
+    def delete(self, files: Sequence[tuple[str, str]]) -> Sequence[str]:
+        changed: list[str] = []
+        objects = [{"Key": key, "ETag": f'"{etag}"'} if etag else {"Key": key} for key, etag in files]
+        for start in range(0, len(objects), _DELETE_BATCH):
+            batch = objects[start : start + _DELETE_BATCH]
+            answer = self.call("delete_objects", Delete={"Objects": batch, "Quiet": True})
+            failed = [error for error in answer.get("Errors", ()) if error.get("Code") != "NoSuchKey"]
+            changed += [str(error.get("Key")) for error in failed if error.get("Code") in CONDITION_FAILED]
+            failed = [error for error in failed if error.get("Code") not in CONDITION_FAILED]
+            if failed:
+                first = failed[0]
+                raise StoreError(
+                    f"{len(failed)} objects of {self.url('')} were not deleted; the first: {first.get('Key')!r}, "
+                    f"{first.get('Code')}: {first.get('Message')}",
+                    url=self.url(str(first.get("Key"))),
+                    store_code=first.get("Code"),
+                )
+        return changed
+
+    def listed(self, prefix: str, start_after: str) -> Iterator[FileStat]:
+        for page in self._pages({"StartAfter": start_after} if start_after else {}, Prefix=prefix):
+            for entry in page.get("Contents", ()):
+                yield FileStat(str(entry["Key"]), int(entry["Size"]), _epoch_ms(entry), _etag(entry))
+
+    def prefixes(self, prefix: str) -> Iterator[str]:
+        for page in self._pages({}, Prefix=prefix, Delimiter="/"):
+            for entry in page.get("CommonPrefixes", ()):
+                yield str(entry["Prefix"])
+
+    def begin(self, key: str) -> Parts:
+        return _S3Parts(self, key, str(self.call("create_multipart_upload", key)["UploadId"]))
+
+    def clean_up(self, prefix: str, *, before_ms: int, dry_run: bool) -> Sequence[FileStat]:
+        found: list[FileStat] = []
+        position: dict[str, str] = {}
+        while True:
+            page = self.call("list_multipart_uploads", Prefix=prefix, **position)
+            for upload in page.get("Uploads", ()):
+                begun_ms, key = int(upload["Initiated"].timestamp() * 1000), str(upload["Key"])
+                if begun_ms < before_ms:
+                    found.append(FileStat(key, 0, begun_ms))
+                    if not dry_run:
+                        self.call("abort_multipart_upload", key, UploadId=upload["UploadId"])
+            if not page.get("IsTruncated"):
+                return found
+            position = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+    def host_of_writes(self) -> str:
+        """Raises :class:`DependencyMissingError` if botocore does not know the condition, because s3fs would then leave
+        it out and overwrite."""
         try:
             client = self._connect(single_request=True).s3
         except _failures() as error:
@@ -186,7 +245,7 @@ class S3Client:
                 "this botocore is too old for conditional writes to S3: pip install --upgrade lakemerge[s3] botocore",
                 package="botocore",
             )
-        return str(client.meta.endpoint_url)
+        return urlsplit(str(client.meta.endpoint_url)).hostname or ""
 
     def _connect(self, *, single_request: bool = False) -> Any:
         """An ``S3FileSystem`` of this process. One that was inherited by a fork stays referenced: to finalize it would
@@ -227,16 +286,52 @@ class S3Client:
 
     def _raise(self, error: BaseException, operation: str, key: str) -> NoReturn:
         _check_not_foreign(error)
-        url = f"s3://{self.bucket}/{key}"
+        url = self.url(key)
         _, code = _response(error)
         if isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url) from error
         told = "" if code is None else f" ({code})"
         reason = _reason(error)
         shown = without_values(reason, secret_options(self._options))
-        raise StoreError(f"{operation} {url}: {shown}{told}{_remedy(error, code)}", url=url, s3_code=code) from (
+        raise StoreError(f"{operation} {url}: {shown}{told}{_remedy(error, code)}", url=url, store_code=code) from (
             error if shown == reason else None
         )
+
+
+class _S3Parts:
+    def __init__(self, client: S3Client, key: str, upload_id: str) -> None:
+        self._client, self._key, self._upload_id = client, key, upload_id
+        self._parts: list[dict[str, object]] = []
+
+    def send(self, part: bytes) -> None:
+        number = len(self._parts) + 1
+        answer = self._call("upload_part", PartNumber=number, Body=part)
+        self._parts.append({"PartNumber": number, "ETag": answer["ETag"]})
+
+    def finish(self, last: bytes) -> None:
+        self.send(last)
+        self._call("complete_multipart_upload", MultipartUpload={"Parts": self._parts})
+
+    def abort(self) -> None:
+        self._call("abort_multipart_upload")
+
+    def _call(self, operation: str, **arguments: object) -> dict[str, Any]:
+        try:
+            return self._client.call(operation, self._key, UploadId=self._upload_id, **arguments)
+        except FileNotFoundError as error:
+            url = self._client.url(self._key)
+            raise StoreError(
+                f"{operation} {url}: the upload is gone; a clean-up or a rule of the bucket ended it. Write again",
+                url=url,
+            ) from error
+
+
+def _epoch_ms(answer: Mapping[str, Any]) -> int:
+    return int(answer["LastModified"].timestamp() * 1000)
+
+
+def _etag(answer: Mapping[str, Any]) -> str:
+    return str(answer.get("ETag", "")).strip('"')
 
 
 def _remedy(error: BaseException, code: str | None) -> str:

@@ -93,7 +93,7 @@ class Throttle:
     def __call__(self, call: Call) -> Answer:
         if call.method == "put_if_absent":
             return Answer(lambda _: Put.UNKNOWN)
-        raise StoreError(f"{call.method} {call.path}: SlowDown: Please reduce your request rate", s3_code="SlowDown")
+        raise StoreError(f"{call.method} {call.path}: SlowDown: Please reduce your request rate", store_code="SlowDown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Forbid:
     code: str = "ExpiredToken"
 
     def __call__(self, call: Call) -> None:
-        raise StoreError(f"{call.method} {call.path}: {self.code}", s3_code=self.code)
+        raise StoreError(f"{call.method} {call.path}: {self.code}", store_code=self.code)
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ class _Refused:
         from lakemerge.ingest.source_s3 import _readable
 
         with _readable(self._file.path):
-            raise StoreError("get_object: AccessDenied", s3_code="AccessDenied")
+            raise StoreError("get_object: AccessDenied", store_code="AccessDenied")
 
     def __exit__(self, *arguments: object) -> None:
         pass

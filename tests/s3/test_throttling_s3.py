@@ -26,7 +26,7 @@ def test_a_store_that_throttles_for_good_is_an_error_after_a_few_requests(server
     server.faults += [SLOW] * 1000
     with pytest.raises(StoreError, match=r"reduce your request rate|as told") as caught, store.open_output("f") as file:
         file.write(b"x")
-    assert caught.value.s3_code == "SlowDown"
+    assert caught.value.store_code == "SlowDown"
     assert len(server.requests) <= attempts * 5
     server.faults.clear()
     assert store.stat("f") is None

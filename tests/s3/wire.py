@@ -1,6 +1,7 @@
-"""A small S3 in memory, on the loopback address, whose answers are scripted.
+"""A small store in memory, on the loopback address, whose answers are scripted; and S3's protocol for it.
 
-It keeps S3's promises: each request is carried out at once or not at all, and conditions are checked in the same step.
+It keeps the promises of such a store: each request is carried out at once or not at all, and conditions are checked in
+the same step.
 What a script changes is the way of the answer back: whether the request is carried out, when, and what the client
 hears of it. No store answers success to a write that it never carries out, so no script says that.
 """
@@ -17,12 +18,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Literal
+from typing import Literal, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-__all__ = ["Answer", "Object", "WireS3", "wire_server"]
+__all__ = ["Answer", "Object", "Wire", "WireHandler", "WireS3", "instant", "s3_wire_server", "wire_server"]
 
 _CODES = {
     400: "InvalidRequest",
@@ -41,10 +42,10 @@ class Answer:
     """What becomes of a request."""
 
     does: Literal["now", "never", "afterwards"]
-    """Whether it is carried out. ``afterwards``: by :meth:`WireS3.deliver`, when the client has given up long ago."""
-    says: int | Literal["the truth", "closed", "late"]
+    """Whether it is carried out. ``afterwards``: by :meth:`Wire.deliver`, when the client has given up long ago."""
+    says: int | Literal["the truth", "closed", "late", "cut"]
     """A status; or what the store has to say; or the connection ends without an answer; or the truth is told when the
-    client waits no more."""
+    client waits no more; or the connection ends in the middle of an answer."""
 
     def __str__(self) -> str:
         return f"done {self.does}, says {self.says}"
@@ -54,6 +55,8 @@ class Answer:
 class Object:
     data: bytes
     at: float
+    generation: int = 0
+    """No two writes have the same."""
 
     @property
     def etag(self) -> str:
@@ -61,7 +64,7 @@ class Object:
 
 
 @dataclass
-class WireS3:
+class Wire:
     """The state of a server. Buckets are there without being made."""
 
     url: str = ""
@@ -75,6 +78,9 @@ class WireS3:
     """For GETs of such an object: the first one up to the second PUT, the second one up to the third PUT, ..."""
     put_count: int = 0
     """PUTs of such objects."""
+    heard: deque[tuple[str, str, Mapping[str, str]]] = field(default_factory=lambda: deque(maxlen=1000))
+    """Method, path and headers of the last requests."""
+    writes: int = 0
     uploads: dict[str, tuple[str, dict[int, bytes]]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     given_up: threading.Event = field(default_factory=threading.Event)
@@ -83,7 +89,16 @@ class WireS3:
 
     @property
     def options(self) -> dict[str, object]:
-        return {"key": "an-id", "secret": "hunter2", "endpoint_url": self.url, "region_name": "us-east-1"}
+        """The storage options of a client."""
+        raise NotImplementedError
+
+    def quick(self, read_timeout: float) -> dict[str, object]:
+        """The same for a client of which nobody below our own loop tries again, and that waits so many seconds."""
+        raise NotImplementedError
+
+    def token(self, there: Object) -> str:
+        """What tells the versions of an object apart."""
+        raise NotImplementedError
 
     def begin(self, objects: Mapping[str, Object], puts: list[Answer], gets: list[Answer]) -> None:
         """Begin anew, with these objects and this script."""
@@ -124,26 +139,52 @@ class WireS3:
                 return 412, ""
             if if_match is not None and there is None:
                 return 404, ""
-            if if_match is not None and there is not None and there.etag.strip('"') != if_match.strip('"'):
+            if if_match is not None and there is not None and self.token(there) != if_match.strip('"'):
                 return 412, ""
-            made = Object(data, time.time())
+            self.writes += 1
+            made = Object(data, time.time(), self.writes)
             self.objects[name] = made
-            return 200, made.etag
+            return 200, self.token(made)
 
     def delete(self, name: str, if_match: str | None) -> int:
         with self.lock:
             there = self.objects.get(name)
-            if there is not None and if_match is not None and there.etag.strip('"') != if_match.strip('"'):
+            if there is not None and if_match is not None and self.token(there) != if_match.strip('"'):
                 return 412
             self.objects.pop(name, None)
-            return 204
+            return 404 if there is None else 204
+
+    def page(self, bucket: str, prefix: str, sign: str, after: str, most: int) -> tuple[list[str], list[str], str]:
+        """Keys after a key, folders up to the sign, and after which key the next page begins, if there is one."""
+        with self.lock:
+            own = [name.partition("/")[2] for name in self.objects if name.startswith(f"{bucket}/")]
+        keys = sorted((key for key in own if key.startswith(prefix) and key.encode() > after.encode()), key=str.encode)
+        ends = {key: key.find(sign, len(prefix)) + 1 if sign else 0 for key in keys}
+        folders = [] if after else [*dict.fromkeys(key[:end] for key, end in ends.items() if end)]
+        keys = [key for key in keys if not ends[key]]
+        return keys[:most], folders, keys[most - 1] if len(keys) > most else ""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class WireS3(Wire):
+    @property
+    def options(self) -> dict[str, object]:
+        return {"key": "an-id", "secret": "hunter2", "endpoint_url": self.url, "region_name": "us-east-1"}
+
+    def quick(self, read_timeout: float) -> dict[str, object]:
+        config = {"read_timeout": read_timeout, "retries": {"total_max_attempts": 1}}
+        return {**self.options, "config_kwargs": config}
+
+    def token(self, there: Object) -> str:
+        return hashlib.md5(there.data, usedforsecurity=False).hexdigest()
+
+
+class WireHandler(BaseHTTPRequestHandler):
+    """What the protocols have in common."""
+
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     wbufsize = -1  # head and body of an answer go out together
-    wire: WireS3
+    wire: Wire
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class
         pass
@@ -153,115 +194,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
         return going_on
 
-    def do_PUT(self) -> None:
-        data, name, query = self._body(), self._name(), self._query()
-        if "uploadId" in query:
-            return self._part(query, data)
-        conditions = {"if_none_match": self.headers.get("If-None-Match"), "if_match": self.headers.get("If-Match")}
-        answer = self.wire.answer_to("PUT", name)
+    def parse_request(self) -> bool:
+        is_well = super().parse_request()
+        if is_well:
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            self.wire.heard.append((self.command, self.path, headers))
+        return is_well
 
-        def do() -> tuple[int, str]:
-            return self.wire.put(name, data, **conditions)
-
-        status, etag = 200, ""
-        if answer.does == "now":
-            status, etag = do()
-        elif answer.does == "afterwards":
-            self.wire.put_off(do)
-        if not self._said(answer):
-            self._answer(status, headers={"ETag": etag} if status == 200 else {})
-        return None
-
-    def do_GET(self) -> None:
-        query = self._query()
-        if "list-type" in query:
-            return self._list(query)
-        if "uploads" in query:
-            return self._list_uploads(query)
-        if self._said(self.wire.answer_to(self.command, self._name())):
-            return None
-        with self.wire.lock:
-            there = self.wire.objects.get(self._name())
-        if there is None:
-            return self._answer(404)
-        match = self.headers.get("If-Match")
-        if match is not None and match.strip('"') != there.etag.strip('"'):
-            return self._answer(412)
-        headers = {"ETag": there.etag, "Last-Modified": formatdate(there.at, usegmt=True)}
-        part = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range") or "")
-        if part is None:
-            return self._answer(200, there.data, headers)
-        size = len(there.data)
-        begin = int(part[1]) if part[1] else max(0, size - int(part[2]))
-        end = min(size, int(part[2]) + 1) if part[1] and part[2] else size
-        if begin >= size:
-            return self._answer(416)
-        headers["Content-Range"] = f"bytes {begin}-{end - 1}/{size}"
-        return self._answer(206, there.data[begin:end], headers)
-
-    do_HEAD = do_GET  # noqa: N815
-
-    def do_DELETE(self) -> None:
-        query = self._query()
-        if "uploadId" in query:
-            self.wire.uploads.pop(query["uploadId"], None)
-            return self._answer(204)
-        return self._answer(self.wire.delete(self._name(), self.headers.get("If-Match")))
-
-    def do_POST(self) -> None:
-        data, query, name = self._body(), self._query(), self._name()
-        if "uploads" in query:
-            upload = f"upload-{len(self.wire.uploads)}-{time.monotonic_ns()}"
-            self.wire.uploads[upload] = (name, {})
-            return self._xml("InitiateMultipartUploadResult", f"<UploadId>{upload}</UploadId>")
-        if "uploadId" in query:
-            parts = self.wire.uploads.pop(query["uploadId"])[1]
-            _, etag = self.wire.put(name, b"".join(parts[n] for n in sorted(parts)), if_none_match=None, if_match=None)
-            return self._xml("CompleteMultipartUploadResult", f"<ETag>{escape(etag)}</ETag>")
-        errors = []
-        for each in ElementTree.fromstring(data):  # noqa: S314 - our own client's request
-            told = {child.tag.rpartition("}")[2]: child.text or "" for child in each}
-            if "Key" in told and self.wire.delete(f"{self._bucket()}/{told['Key']}", told.get("ETag")) == 412:
-                errors.append(f"<Error><Key>{escape(told['Key'])}</Key><Code>PreconditionFailed</Code></Error>")
-        return self._xml("DeleteResult", "".join(errors))
-
-    def _part(self, query: Mapping[str, str], data: bytes) -> None:
-        self.wire.uploads[query["uploadId"]][1][int(query["partNumber"])] = data
-        self._answer(200, headers={"ETag": Object(data, 0).etag})
-
-    def _list(self, query: Mapping[str, str]) -> None:
-        bucket = self._bucket()
-        after = max(query.get("start-after", ""), query.get("continuation-token", "")).encode()
-        with self.wire.lock:
-            all_objects = dict(self.wire.objects)
-        own = {name.partition("/")[2]: at for name, at in all_objects.items() if name.startswith(f"{bucket}/")}
-        prefix, sign = query.get("prefix", ""), query.get("delimiter", "")
-        keys = sorted((key for key in own if key.startswith(prefix) and key.encode() > after), key=str.encode)
-        ends = {key: key.find(sign, len(prefix)) + 1 if sign else 0 for key in keys}
-        folders = {} if after else dict.fromkeys(key[:end] for key, end in ends.items() if end)
-        keys = [key for key in keys if not ends[key]]
-        most = int(query.get("max-keys", "1000"))
-        rows = "".join(
-            f"<Contents><Key>{escape(key)}</Key><LastModified>{_instant(own[key].at)}</LastModified>"
-            f"<ETag>{escape(own[key].etag)}</ETag><Size>{len(own[key].data)}</Size></Contents>"
-            for key in keys[:most]
-        )
-        rows += "".join(f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in folders)
-        more = len(keys) > most
-        token = f"<NextContinuationToken>{escape(keys[most - 1])}</NextContinuationToken>" if more else ""
-        self._xml("ListBucketResult", f"<IsTruncated>{str(more).lower()}</IsTruncated>{token}{rows}")
-
-    def _list_uploads(self, query: Mapping[str, str]) -> None:
-        prefix = f"{self._bucket()}/{query.get('prefix', '')}"
-        rows = "".join(
-            f"<Upload><Key>{escape(name.partition('/')[2])}</Key><UploadId>{upload}</UploadId>"
-            f"<Initiated>{_instant(time.time())}</Initiated></Upload>"
-            for upload, (name, _) in self.wire.uploads.items()
-            if name.startswith(prefix)
-        )
-        self._xml("ListMultipartUploadsResult", f"<IsTruncated>false</IsTruncated>{rows}")
-
-    def _said(self, answer: Answer) -> bool:
+    def said(self, answer: Answer) -> bool:
         """Whether the client got a scripted answer, or is gone."""
         if answer.says == "closed":
             self.close_connection = True
@@ -272,12 +212,19 @@ class _Handler(BaseHTTPRequestHandler):
             return True
         if answer.says == "the truth":
             return False
-        self._answer(answer.says)
+        if answer.says == "cut":
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b"{" * 10)
+            self.close_connection = True
+            return True
+        self.answer(answer.says)
         return True
 
-    def _answer(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
+    def answer(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
         if status >= 400 and self.command != "HEAD":
-            body = f"<Error><Code>{_CODES.get(status, 'Refused')}</Code><Message>as told</Message></Error>".encode()
+            body = self.refusal(status)
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
@@ -286,18 +233,141 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
+    def write(self, name: str, data: bytes, conditions: Mapping[str, str | None]) -> tuple[int, str] | None:
+        """Carry out a put as the script says: status and token. ``None`` if the client got a scripted answer."""
+        answer = self.wire.answer_to("PUT", name)
+
+        def do() -> tuple[int, str]:
+            return self.wire.put(name, data, if_none_match=conditions["if_none_match"], if_match=conditions["if_match"])
+
+        found = (200, "")
+        if answer.does == "now":
+            found = do()
+        elif answer.does == "afterwards":
+            self.wire.put_off(do)
+        return None if self.said(answer) else found
+
+    def query(self) -> dict[str, str]:
+        found = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
+        return {name: values[0] for name, values in found.items()}
+
+    def body(self) -> bytes:
+        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+    def ranged(self, data: bytes, headers: Mapping[str, str]) -> None:
+        """The object, or the part of it that was asked for."""
+        part = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range") or self.headers.get("x-ms-range") or "")
+        if part is None:
+            return self.answer(200, data, headers)
+        size = len(data)
+        begin = int(part[1]) if part[1] else max(0, size - int(part[2]))
+        end = min(size, int(part[2]) + 1) if part[1] and part[2] else size
+        if begin >= size:
+            return self.answer(416)
+        return self.answer(206, data[begin:end], {**headers, "Content-Range": f"bytes {begin}-{end - 1}/{size}"})
+
+    def refusal(self, status: int) -> bytes:
+        """The text of an answer that refuses something."""
+        raise NotImplementedError
+
+
+class _S3Handler(WireHandler):
+    def do_PUT(self) -> None:
+        data, name, query = self._body(), self._name(), self.query()
+        if "uploadId" in query:
+            return self._part(query, data)
+        conditions = {"if_none_match": self.headers.get("If-None-Match"), "if_match": self.headers.get("If-Match")}
+        found = self.write(name, data, conditions)
+        if found is not None:
+            status, etag = found
+            self.answer(status, headers={"ETag": f'"{etag}"'} if status == 200 else {})
+        return None
+
+    def do_GET(self) -> None:
+        query = self.query()
+        if "list-type" in query:
+            return self._list(query)
+        if "uploads" in query:
+            return self._list_uploads(query)
+        if self.said(self.wire.answer_to(self.command, self._name())):
+            return None
+        with self.wire.lock:
+            there = self.wire.objects.get(self._name())
+        if there is None:
+            return self.answer(404)
+        match = self.headers.get("If-Match")
+        if match is not None and match.strip('"') != there.etag.strip('"'):
+            return self.answer(412)
+        headers = {"ETag": there.etag, "Last-Modified": formatdate(there.at, usegmt=True)}
+        return self.ranged(there.data, headers)
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def do_DELETE(self) -> None:
+        query = self.query()
+        if "uploadId" in query:
+            self.wire.uploads.pop(query["uploadId"], None)
+            return self.answer(204)
+        status = self.wire.delete(self._name(), self.headers.get("If-Match"))
+        return self.answer(204 if status == 404 else status)
+
+    def do_POST(self) -> None:
+        data, query, name = self._body(), self.query(), self._name()
+        if "uploads" in query:
+            upload = f"upload-{len(self.wire.uploads)}-{time.monotonic_ns()}"
+            self.wire.uploads[upload] = (name, {})
+            return self._xml("InitiateMultipartUploadResult", f"<UploadId>{upload}</UploadId>")
+        if "uploadId" in query:
+            parts = self.wire.uploads.pop(query["uploadId"])[1]
+            _, etag = self.wire.put(name, b"".join(parts[n] for n in sorted(parts)), if_none_match=None, if_match=None)
+            return self._xml("CompleteMultipartUploadResult", f"<ETag>&quot;{escape(etag)}&quot;</ETag>")
+        errors = []
+        for each in ElementTree.fromstring(data):  # noqa: S314 - our own client's request
+            told = {child.tag.rpartition("}")[2]: child.text or "" for child in each}
+            if "Key" in told and self.wire.delete(f"{self._bucket()}/{told['Key']}", told.get("ETag")) == 412:
+                errors.append(f"<Error><Key>{escape(told['Key'])}</Key><Code>PreconditionFailed</Code></Error>")
+        return self._xml("DeleteResult", "".join(errors))
+
+    def _part(self, query: Mapping[str, str], data: bytes) -> None:
+        self.wire.uploads[query["uploadId"]][1][int(query["partNumber"])] = data
+        self.answer(200, headers={"ETag": Object(data, 0).etag})
+
+    def _list(self, query: Mapping[str, str]) -> None:
+        bucket = self._bucket()
+        after = max(query.get("start-after", ""), query.get("continuation-token", ""))
+        most = int(query.get("max-keys", "1000"))
+        keys, folders, more = self.wire.page(bucket, query.get("prefix", ""), query.get("delimiter", ""), after, most)
+        own = {key: self.wire.objects[f"{bucket}/{key}"] for key in keys}
+        rows = "".join(
+            f"<Contents><Key>{escape(key)}</Key><LastModified>{instant(own[key].at)}</LastModified>"
+            f"<ETag>{escape(own[key].etag)}</ETag><Size>{len(own[key].data)}</Size></Contents>"
+            for key in keys
+        )
+        rows += "".join(f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in folders)
+        token = f"<NextContinuationToken>{escape(more)}</NextContinuationToken>" if more else ""
+        self._xml("ListBucketResult", f"<IsTruncated>{str(bool(more)).lower()}</IsTruncated>{token}{rows}")
+
+    def _list_uploads(self, query: Mapping[str, str]) -> None:
+        prefix = f"{self._bucket()}/{query.get('prefix', '')}"
+        rows = "".join(
+            f"<Upload><Key>{escape(name.partition('/')[2])}</Key><UploadId>{upload}</UploadId>"
+            f"<Initiated>{instant(time.time())}</Initiated></Upload>"
+            for upload, (name, _) in self.wire.uploads.items()
+            if name.startswith(prefix)
+        )
+        self._xml("ListMultipartUploadsResult", f"<IsTruncated>false</IsTruncated>{rows}")
+
+    def refusal(self, status: int) -> bytes:
+        return f"<Error><Code>{_CODES.get(status, 'Refused')}</Code><Message>as told</Message></Error>".encode()
+
     def _xml(self, root: str, inner: str) -> None:
-        self._answer(200, f"<{root}>{inner}</{root}>".encode(), {"Content-Type": "application/xml"})
+        self.answer(200, f"<{root}>{inner}</{root}>".encode(), {"Content-Type": "application/xml"})
 
     def _name(self) -> str:
         return unquote(urlsplit(self.path).path).lstrip("/")
 
     def _bucket(self) -> str:
         return self._name().partition("/")[0]
-
-    def _query(self) -> dict[str, str]:
-        found = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
-        return {name: values[0] for name, values in found.items()}
 
     def _body(self) -> bytes:
         data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -314,7 +384,7 @@ class _Handler(BaseHTTPRequestHandler):
         return bytes(whole)
 
 
-def _instant(at: float) -> str:
+def instant(at: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(at))
 
 
@@ -326,10 +396,13 @@ class _Server(ThreadingHTTPServer):
         """A client that gave up is no error."""
 
 
+W = TypeVar("W", bound=Wire)
+
+
 @contextmanager
-def wire_server() -> Iterator[WireS3]:
-    wire = WireS3()
-    handler = type("Handler", (_Handler,), {"wire": wire})
+def wire_server(wire: W, handling: type[WireHandler]) -> Iterator[W]:
+    """The server of that state, as long as the block runs."""
+    handler = type("Handler", (handling,), {"wire": wire})
     server = _Server(("127.0.0.1", 0), handler)
     wire.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
@@ -341,3 +414,9 @@ def wire_server() -> Iterator[WireS3]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextmanager
+def s3_wire_server() -> Iterator[WireS3]:
+    with wire_server(WireS3(), _S3Handler) as wire:
+        yield wire

@@ -1,4 +1,4 @@
-"""Reading an object of S3 by ranges: small reads with a block ahead, announced ones at the same time."""
+"""Reading an object by ranges: small reads with a block ahead, announced ones at the same time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from functools import partial
 
 from lakemerge._internal.cache import Fetched
 from lakemerge.errors import StoreError
-from lakemerge.storage.s3_client import S3Client
+from lakemerge.storage.object_client import ObjectClient
 
-__all__ = ["S3Input"]
+__all__ = ["ObjectInput"]
 
 _READ_AHEAD_BYTES = 64 << 10
 _GAP_BYTES = 128 << 10
@@ -23,16 +23,16 @@ _AT_ONCE = 16
 """How many ranges of a file are fetched at the same time."""
 
 
-class S3Input(io.RawIOBase):
+class ObjectInput(io.RawIOBase):
     """Random access by ranged requests. A small read fetches a block ahead, which serves the next reads. A large read,
     as Parquet readers make them, fetches exactly its bytes. Bytes that :meth:`will_read` has fetched are given once.
 
-    :param etag: the ETag of the version to read; see :meth:`S3Client.read`.
+    :param etag: the ETag of the version to read; see :meth:`ObjectClient.read`.
     :param small: if the file is small and never changes: where it is kept whole.
     """
 
     def __init__(
-        self, client: S3Client, key: str, size_bytes: int, *, etag: str | None = None, small: Fetched | None = None
+        self, client: ObjectClient, key: str, size_bytes: int, *, etag: str | None = None, small: Fetched | None = None
     ) -> None:
         super().__init__()
         self._small = small
@@ -105,10 +105,8 @@ class S3Input(io.RawIOBase):
         end = min(self._size_bytes, end)
         block = self._client.read(self._key, start, end, etag=self._etag)
         if len(block) != end - start:
-            raise StoreError(
-                f"s3://{self._client.bucket}/{self._key} ends at {start + len(block)}, not at {self._size_bytes} bytes",
-                url=f"s3://{self._client.bucket}/{self._key}",
-            )
+            url = self._client.url(self._key)
+            raise StoreError(f"{url} ends at {start + len(block)}, not at {self._size_bytes} bytes", url=url)
         return block
 
 
