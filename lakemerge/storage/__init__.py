@@ -8,14 +8,18 @@ from collections.abc import Mapping
 from urllib.parse import unquote
 
 from lakemerge.errors import InputError
+from lakemerge.storage.azure import AzureStore
 from lakemerge.storage.base import FileStat, Put, Store, check_path
+from lakemerge.storage.gcs import GCSStore
 from lakemerge.storage.local import LocalStore
 from lakemerge.storage.options import check_no_password, checked_options
 from lakemerge.storage.readonly import ReadOnlyStore
 from lakemerge.storage.s3 import S3Store
 
 __all__ = [
+    "AzureStore",
     "FileStat",
+    "GCSStore",
     "LocalStore",
     "Put",
     "ReadOnlyStore",
@@ -40,6 +44,7 @@ def open_store(url: str | os.PathLike[str], storage_options: Mapping[str, object
     - a path, where ``~`` at its start is a home folder, or a ``file:`` URL (percent-encoded): :class:`LocalStore`;
       ``storage_options`` have no effect;
     - ``s3://``, ``s3a://``: :class:`S3Store`, with the options listed there;
+    - ``gs://``, ``gcs://``: :class:`GCSStore`; ``az://``, ``abfs://``, ``abfss://``: :class:`AzureStore`;
     - any other URL that fsspec knows: :class:`ReadOnlyStore`, with fsspec's options for it.
 
     Raises :class:`InputError` if the URL is none of these, or if the store does not know an option, and
@@ -61,6 +66,10 @@ def open_store(url: str | os.PathLike[str], storage_options: Mapping[str, object
         )
     if scheme in ("s3", "s3a"):
         return S3Store(location, options)
+    if scheme in ("gs", "gcs"):
+        return GCSStore(location, options)
+    if scheme in ("az", "abfs", "abfss"):
+        return AzureStore(location, options)
     return ReadOnlyStore(location, options)
 
 
@@ -101,7 +110,8 @@ def absolute_location(url: object, folder: str | None = None) -> str:
 
 
 def place_of(url: object) -> str:
-    """A text that is equal for two spellings of one place: links are followed, and ``s3a`` is ``s3``."""
+    """A text that is equal for two spellings of one place: links are followed, ``s3a`` is ``s3``, ``gcs`` is ``gs``,
+    and ``abfs`` is ``abfss`` with an account and ``az`` without one."""
     location = absolute_location(url)
     match = _SCHEME.match(location)
     if match is None and "::" not in location:
@@ -109,7 +119,8 @@ def place_of(url: object) -> str:
     scheme, colon, rest = location.partition(":")
     slashes = len(rest) - len(rest.lstrip("/"))
     rest = rest[:slashes] + re.sub("/+", "/", rest[slashes:])
-    return ("s3" if scheme.lower() == "s3a" else scheme.lower()) + colon + rest
+    same = {"s3a": "s3", "gcs": "gs"} | dict.fromkeys(("az", "abfs", "abfss"), "abfss" if "@" in rest else "az")
+    return same.get(scheme.lower(), scheme.lower()) + colon + rest
 
 
 def path_of_file_url(url: str) -> str:

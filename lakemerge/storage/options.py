@@ -15,7 +15,9 @@ _NAME = re.compile(r"[a-z][a-z_.-]*[0-9]?|[A-Z][A-Z_]*")
 _LONGEST_NAME = 64
 _SHORTEST_SECRET = 4
 """Shorter values are flags and numbers, and words of any message."""
-_PLAIN = frozenset({"endpoint_url", "profile", "region_name"})
+_PLAIN = frozenset(
+    {"endpoint_url", "profile", "region_name", "project", "account_name", "account_host", "location_mode"}
+)
 _USER = re.compile(r"[^/@:]*://?[^/@?#]*@")
 _PASSWORD = re.compile(r"://?[^/@?#]*:(?!\d+(/|$))[^?#]*@")
 """A slash in the password is not allowed in a URL, but people paste secrets as they are."""

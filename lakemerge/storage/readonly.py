@@ -22,13 +22,11 @@ _TIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "modified", "
 
 
 _SUPPORTED = (
-    "today tables are written on local disks, on S3 (s3://) and on stores that speak S3's protocol (s3:// with "
-    "endpoint_url), and read on what fsspec knows; docs/guides/stores.md lists the stores"
+    "today tables are written on local disks, on S3 (s3://), on stores that speak S3's protocol (s3:// with "
+    "endpoint_url), on Google Cloud Storage (gs://) and on Azure (az://, abfss://), and read on what fsspec knows; "
+    "docs/guides/stores.md lists the stores"
 )
-_GOOGLE, _AZURE = ("Google Cloud Storage", "gcsfs"), ("Azure Storage", "adlfs")
 _CLOUDS = {
-    **dict.fromkeys(("gs", "gcs"), _GOOGLE),
-    **dict.fromkeys(("abfs", "abfss", "az"), _AZURE),
     "oss": ("Alibaba Cloud OSS", "ossfs"),
     "oci": ("Oracle Cloud Object Storage", "ocifs"),
 }

@@ -7,7 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-NAMED = re.compile(r"`((?:unit|property|merge_source|soak|spark|s3|interop|conformance|golden)/[\w./]*)(?:::(\w+))?`")
+NAMED = re.compile(
+    r"`((?:unit|property|merge_source|soak|spark|s3|stores|interop|conformance|golden)/[\w./]*)(?:::(\w+))?`"
+)
 
 
 def test_promises_name_tests_that_are_there() -> None:

@@ -64,7 +64,22 @@ CLI_COMMANDS = tuple(
 )  # fmt: skip
 SHIPPED_SUITES = ("lakemerge.testing", "mergers.testing")
 HEAVY = frozenset(
-    {"datasketches", "deltalake", "duckdb", "pandas", "polars", "pyroaring", "pyspark", "rich", "s3fs", "typer"}
+    {
+        "adlfs",
+        "azure",
+        "gcsfs",
+        "google",
+        "datasketches",
+        "deltalake",
+        "duckdb",
+        "pandas",
+        "polars",
+        "pyroaring",
+        "pyspark",
+        "rich",
+        "s3fs",
+        "typer",
+    }
 )
 
 ERRORS = {

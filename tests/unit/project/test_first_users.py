@@ -30,10 +30,6 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 CLOUDS = {
-    "gs://b/t": (DependencyMissingError, "Google Cloud Storage: .*pip install gcsfs"),
-    "GCS://b/t": (DependencyMissingError, "pip install gcsfs"),
-    "abfss://c@a.dfs.core.windows.net/t": (DependencyMissingError, "Azure Storage: .*pip install adlfs"),
-    "az://c/t": (DependencyMissingError, "pip install adlfs"),
     "oss://b/t": (DependencyMissingError, "Alibaba Cloud OSS: .*pip install ossfs"),
     "oci://b@n/t": (DependencyMissingError, "pip install ocifs"),
     "wasbs://c@a.blob.core.windows.net/t": (InputError, "write abfss://CONTAINER@ACCOUNT"),

@@ -59,7 +59,9 @@ def test_what_is_asked_for_is_pinned_and_fits() -> None:
 
 def test_the_oldest_versions_are_those_that_are_tested() -> None:
     """``make oldest`` installs them. A package that two extras ask for has one oldest version."""
-    assert {*oldest.EXTRAS, "s3", "bench", "test"} == project()["project"]["optional-dependencies"].keys()
+    assert {*oldest.EXTRAS, "s3", "gcs", "azure", "bench", "test"} == project()["project"][
+        "optional-dependencies"
+    ].keys()
     tested = dict(line.split("==") for line in oldest.constraints())
     assert tested.keys() >= RUNTIME.keys()
     for requirement in asked():
