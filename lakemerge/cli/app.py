@@ -37,12 +37,14 @@ from lakemerge.cli.tables import (
     shown_lag,
     shown_maintenance,
     shown_plan,
+    shown_probe,
     shown_result,
     shown_vacuum,
 )
 from lakemerge.connector.jar import jar_path, jar_version
 from lakemerge.errors import InputError
 from lakemerge.results.compactions import CompactionStrategy
+from lakemerge.storage.probe import probe as probed
 from lakemerge.table.gauges import openmetrics
 from lakemerge.table.table import LakeTable
 from mergers.wording import printable
@@ -312,6 +314,21 @@ def check(
         raise typer.Exit(4)
     if vacuumed is not None and not json:
         shown_vacuum(vacuumed)
+
+
+@app.command()
+def probe(
+    url: Annotated[str, typer.Argument(help="Folder or URL for tables, such as s3://bucket/lake. It need not exist.")],
+    storage_options: StorageOption = None,
+    quiet: QuietOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Try out whether a store keeps what tables need of it. The exit code is 1 if it does not. Nothing stays there."""
+    show_progress(quiet=quiet)
+    result = probed(url, parsed_options(storage_options or ()))
+    document(dataclasses.asdict(result) | {"ok": result.ok}) if json else shown_probe(result)
+    if not result.ok:
+        raise typer.Exit(1)
 
 
 has_commands(typer.main.get_command(app))

@@ -17,6 +17,7 @@ from lakemerge.results.compactions import CompactionPlan, CompactionResult, LogC
 from lakemerge.results.display import counted, counts, readable_bytes
 from lakemerge.results.maintenance import ExpiryResult, MaintenanceResult, VacuumResult
 from lakemerge.schema.schema import type_ddl
+from lakemerge.storage.probe import ProbeResult
 from lakemerge.table.describe import BucketInfo, TableDetail
 from lakemerge.table.table import LakeTable
 
@@ -32,6 +33,7 @@ __all__ = [
     "shown_lag",
     "shown_maintenance",
     "shown_plan",
+    "shown_probe",
     "shown_rejects",
     "shown_result",
     "shown_rows",
@@ -134,6 +136,14 @@ def shown_plan(plan: CompactionPlan) -> None:
     columns(names, ((str(number), *_planned(part)) for number, part in rows[:_PLANNED]))
     if len(rows) > _PLANNED:
         say(counted(len(rows) - _PLANNED, "more bucket"))
+
+
+def shown_probe(result: ProbeResult) -> None:
+    for finding in result.findings:
+        say(f"{finding.verdict:<7} {finding.promise}: {finding.detail}")
+    weak = any(finding.verdict != "kept" for finding in result.findings)
+    kept = "keeps what tables need" if not weak else "keeps what tables need, but for what is weak or unknown above"
+    say(f"{result.url} {kept if result.ok else 'does not keep what tables need: do not write tables there'}")
 
 
 def shown_result(result: CompactionResult) -> None:

@@ -17,6 +17,8 @@ from lakemerge.errors import DependencyMissingError, InputError, StoreError
 from lakemerge.storage import Put, S3Store, Store, open_store
 from lakemerge.storage.base import NothingCreatedError
 from lakemerge.storage.clock import store_time_ms
+from lakemerge.storage.probe import probe
+from lakemerge.storage.s3_client import S3Client
 from lakemerge.storage.s3_options import s3fs_options
 from lakemerge.testing.store_suite import StoreSuite
 from tests.s3.servers import KEY, SECRET, Endpoint, S3Server, answering
@@ -156,6 +158,14 @@ def test_an_endpoint_that_ignores_the_condition_is_refused(server: S3Server, buc
         with pytest.raises(StoreError, match="ignores 'If-None-Match"):
             store.put_if_absent("log/1", b"x")
     assert store.stat("log/1") is None
+
+
+def test_a_probe_finds_an_endpoint_that_ignores_the_condition(server: S3Server, bucket: str) -> None:
+    server.ignores_conditions = True
+    result = probe(f"s3://{bucket}/lake", server.options)
+    assert not result.ok
+    assert "ignores 'If-None-Match" in result.findings[0].detail
+    assert [*S3Client(bucket, s3fs_options(server.options, {})).listed("", "")] == []
 
 
 def test_the_endpoint_is_asked_once_per_store(server: S3Server, bucket: str) -> None:

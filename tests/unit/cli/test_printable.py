@@ -74,8 +74,11 @@ LINES = {
     "maintain": "maintain {t}",
     "vacuum": "vacuum {t}",
     "check": "check {t}",
+    "probe": "probe {tmp}/place-{evil}",
 }
 """Lines of commands, and more than one where a command shows different things; ``~`` stands for a space."""
+CLEANED = {"lakemerge.storage.s3_client"}
+"""Modules that take secrets out of the logs of other packages, whose loggers they name."""
 WRONG = (
     "history {t} {evil}",
     "{evil} {t}",
@@ -274,7 +277,7 @@ def test_every_logger_escapes_and_only_one_module_prints() -> None:
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
                 if called == "logging.getLogger" and module not in ("mergers.logs", "lakemerge.cli.common"):
-                    wrong += [] if module == "lakemerge.storage.s3_client" else [f"{module}: {called}"]
+                    wrong += [] if module in CLEANED else [f"{module}: {called}"]
                 prints = re.fullmatch(r"typer\.s?echo|print|Console|sys\.std(out|err)\.write", called)
                 if prints and module not in ("lakemerge.cli.output", "lakemerge.cli"):
                     wrong.append(f"{module}: {called}")
