@@ -160,7 +160,7 @@ def test_a_statement_that_is_cancelled_leaves_nothing_visible(lake: Lake, spark:
             while not Path(marker).exists() and not running.done():
                 time.sleep(0.01)
             spark.sparkContext.cancelAllJobs()
-            with pytest.raises(PySparkException):
+            with pytest.raises(Exception, match="cancelled"):  # Py4J's, which has no types
                 running.result(60)
         assert table.version == 1
         assert [row[3] for row in lake.rows] == [1, 2, 3]
