@@ -128,7 +128,7 @@ def _expressions(scale: float, seed: int, report: Report, rounds: int) -> None:
             samples = interleave(contenders, rounds=rounds)
             what = f"{case.name}: {inputs.base.num_rows:,} rows + {inputs.log_rows:,}, against the built-in"
             report.timed("expression", what, samples[case.name], samples[name], target=_BUILT_IN_TARGET)
-    inputs = updates(scale, seed=seed)
+    inputs = one_table(scale, seed=seed)
     same = merged(IN_ROUNDS, inputs).equals(merged(ROW_CASE, inputs))
     report.check(IN_ROUNDS.name, [] if same else ["other rows than the row contract's"])
     contenders = [_contender(each, inputs) for each in (IN_ROUNDS, ROW_CASE)]

@@ -73,6 +73,7 @@ class _Fold:
     begun: dict[str, pa.Array] = field(default_factory=dict)
     """Column with a rule for first records -> its values, with those that the rule gives."""
     _given: dict[str, Bools | None] = field(default_factory=dict)
+    _by_policy: dict[str, Bools] = field(default_factory=dict)
     _unsure: set[str] = field(default_factory=set)
     """Columns that take rounds because a first record does not give them a value."""
     _creators: Bools = field(init=False)
@@ -142,16 +143,14 @@ class _Fold:
         if name in self.rules.columns:
             form = self.forms.get(name)
             return None if form is None else self._of_form(name, form)
-        there = later & carried(self.groups, name)
-        match self.policies[name]:
-            case "newer":
-                return there & self.history.newer
-            case "last":
-                return there
-            case "first":
-                return self._first_known(name, there)
-            case _:
-                return np.zeros_like(later)
+        mask, policy = self.groups.is_set(name), self.policies[name]
+        if policy == "first":
+            return self._first_known(name, later if mask is None else later & mask)
+        if policy not in self._by_policy:
+            taking = {"newer": self.history.newer, "last": later}.get(policy)
+            self._by_policy[policy] = np.zeros_like(later) if taking is None else later & taking
+        found = self._by_policy[policy]
+        return found if mask is None else found & mask
 
     def _first_known(self, name: str, there: Bools) -> Bools:
         """The first record with a value that is not null, unless the record that makes the row has one."""
