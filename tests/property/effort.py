@@ -1,6 +1,6 @@
 """How hard property tests try: how many examples and seeds, and what Hypothesis is told about them.
 
-``make test-deep`` sets ``LAKEMERGE_EFFORT=all``: all of them. ``make test-all`` plays a sixth of them, and
+``make test-deep`` sets ``LAKEMERGE_EFFORT=all``: all of them. ``make test-all`` plays an eighth of them, and
 ``make test`` a tenth.
 Either way Hypothesis draws new examples in each run.
 """
@@ -17,7 +17,7 @@ __all__ = ["examples", "some", "thorough"]
 
 T = TypeVar("T")
 
-EFFORTS: Final = {"all": 1, "many": 6, "few": 10}
+EFFORTS: Final = {"all": 1, "many": 8, "few": 10}
 _ONE_IN: Final = EFFORTS[os.environ.get("LAKEMERGE_EFFORT", "few")]
 
 
