@@ -207,7 +207,11 @@ spark.sql("MERGE INTO lake.db.t t USING (SELECT id, id + 1 AS n FROM range(20000
 print("FOUND", row.rows, row.n, row.keys, len(list(folder.glob("died*"))))
 spark.stop()
 """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(WORKERS), str(ROOT)])}
+    environment = {
+        **os.environ,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": os.pathsep.join([str(WORKERS), str(ROOT)]),
+    }
     run = [sys.executable, "-c", script, str(tmp_path)]
     done = subprocess.run(run, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
