@@ -183,7 +183,7 @@ def land(store: Store, prepared: Prepared, *, transaction: Transaction, sleep: C
                 raise
             doubt, outcome = error, Put.UNKNOWN
         if outcome is Put.CREATED:
-            _check_not_moved(store, prepared.version, path, transaction)
+            _check_not_moved(store, prepared, path, transaction)
             return True
         try:
             is_ours = _read_back(store, prepared, transaction.id, path)
@@ -200,28 +200,43 @@ def land(store: Store, prepared: Prepared, *, transaction: Transaction, sleep: C
         tries = f"{number} of {len(_RETRY_DELAYS_S)}"
         _logger.warning("no clear answer to writing %s (try %s, next after %s s): %r", path, tries, delay_s, doubt)
         sleep(delay_s)
-    raise OutcomeUnknownError(
+    raise _unknown(prepared, transaction, path, doubt) from doubt
+
+
+def _unknown(prepared: Prepared, transaction: Transaction, path: str, doubt: Exception | None) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
         f"the store did not tell whether {path} was written (last: {doubt!r}). Data files are kept. Look for txnId "
         f"{transaction.id} in that file, or commit again with the same transaction id from the same begin snapshot",
         version=prepared.version,
         txn_id=transaction.id,
-    ) from doubt
+    )
 
 
-def _check_not_moved(store: Store, version: int, path: str, transaction: Transaction) -> None:
+def _check_not_moved(store: Store, prepared: Prepared, path: str, transaction: Transaction) -> None:
     """Check that a commit file is among the log's others. If the table's folder was removed or got another name since
     the log was listed, the file is alone in a folder of the old name. Then it is deleted, and no commit. If the folder
     got its other name after the file was made, there is no file here, and the commit is in the table.
 
     :raises lakemerge.TableReplacedError: the file was alone.
+    :raises lakemerge.OutcomeUnknownError: the store did not tell.
     """
-    if not (version and store.can_move) or store.stat(commit_path(version - 1)) is not None:
+    if not (prepared.version and store.can_move):
         return
-    if [file.path for file in store.list(LOG_FOLDER)] == [path]:
+    try:
+        if store.stat(commit_path(prepared.version - 1)) is not None:
+            return
+        if [file.path for file in store.list(LOG_FOLDER)] != [path]:
+            return
         store.delete([path])
         store.delete_empty_folders(LOG_FOLDER)
-        transaction.lose()
-        raise TableReplacedError(f"the table at {store.url} was removed or renamed; version {version} was not written")
+    except (LakeMergeError, OSError) as error:
+        if not is_own_failure(error):
+            raise
+        raise _unknown(prepared, transaction, path, error) from error
+    transaction.lose()
+    raise TableReplacedError(
+        f"the table at {store.url} was removed or renamed; version {prepared.version} was not written"
+    )
 
 
 def _read_back(store: Store, prepared: Prepared, txn_id: str, path: str) -> bool | None:

@@ -6,7 +6,7 @@ other files that no version names are left to vacuum, whose fence is a proof of 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from itertools import takewhile
 from typing import Final
 
@@ -70,12 +70,17 @@ def _delete(store: Store, prefix: str, keep: Collection[str]) -> None:
     Nothing refers to these files, so a failure is only logged. It must neither hide the error that ended a write nor
     make a commit that landed look failed.
     """
-    listed = store.list(prefix.rsplit("/", 1)[0], start_after=prefix)
-    paths = (stat.path for stat in takewhile(lambda stat: stat.path.startswith(prefix), listed))
-    _try_delete(store, (path for path in paths if path not in keep), f"{prefix}*")
+
+    def paths() -> Iterator[str]:
+        listed = store.list(prefix.rsplit("/", 1)[0], start_after=prefix)
+        found = takewhile(lambda stat: stat.path.startswith(prefix), listed)
+        yield from (stat.path for stat in found if stat.path not in keep)
+
+    _try_delete(store, paths(), f"{prefix}*")
 
 
 def _try_delete(store: Store, paths: Iterable[str], named: str) -> None:
+    """:param paths: they are listed here, so that a list that fails is only logged, too."""
     try:
         store.delete(list(paths))
     except Exception as error:
