@@ -23,6 +23,7 @@ from lakemerge.delta import Snapshot, Txn
 from lakemerge.errors import InputError
 from lakemerge.handle import Handle
 from lakemerge.layout.xxhash64 import hash_columns, is_hashable
+from lakemerge.spark.installed import check_writes
 from lakemerge.spark.sessions import jvm_session
 from lakemerge.write.start import OwnTxn
 
@@ -123,6 +124,7 @@ def current_batch(frame: DataFrame, number: int, app: str | None) -> OneBatch | 
 
     :param app: the caller's own application.
     """
+    check_writes("an upsert of a Spark DataFrame")
     query_id = _query_id(frame)
     if query_id is None and app is None:
         return None
