@@ -2,8 +2,8 @@
 
 A vector names a place in a file of vectors below the table's root. The file is one byte, the version 1, and then for
 each vector its size (big endian), its data and the CRC-32 of the data (big endian). The data are the number 1681511377
-(little endian) and a 64-bit Roaring bitmap in its portable form. A vector's offset is that of its size, and its size is
-that of its data alone.
+(little endian) and a 64-bit Roaring bitmap in its portable form. The offset of a vector is
+where its size stands. The size counts the data alone.
 
 Vectors inside the log and vectors at absolute paths are refused by name.
 """

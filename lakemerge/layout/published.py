@@ -37,7 +37,7 @@ def published_of(view: TableView, file_slices: Sequence[FileSlice] | None = None
     slices = view.file_slices if file_slices is None else file_slices
     through = max((_shown_through(each) for each in slices), default=-1)
     lacking = [(each, oldest) for each in slices if (oldest := oldest_hidden(each)) is not None]
-    # Of what was merged without being published, the versions are not known.
+    # The versions of rows that were merged and not published are not known.
     late = [oldest for each, oldest in lacking if oldest > through and not _is_merged_unseen(each)]
     newest = min((oldest - 1 for oldest in late), default=view.version)
     return Published(newest, len(lacking) - len(late), min((oldest for _, oldest in lacking), default=None))

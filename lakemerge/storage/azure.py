@@ -199,7 +199,7 @@ class AzureClient(CloudClient):
 
     @functools.cached_property
     def _once_only(self) -> dict[str, Any]:
-        """Of each call: the SDK sends its request once."""
+        """Options of each call. With them the SDK sends its request once."""
         names = ("connection_timeout", "read_timeout")
         return {"retry_total": 0, **{name: self._options[name] for name in names if name in self._options}}
 

@@ -12,6 +12,7 @@ import hashlib
 import re
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -64,7 +65,7 @@ class Object:
 
 
 @dataclass
-class Wire:
+class Wire(ABC):
     """The state of a server. Buckets are there without being made."""
 
     url: str = ""
@@ -88,17 +89,17 @@ class Wire:
     _afterwards: list[Callable[[], object]] = field(default_factory=list)
 
     @property
+    @abstractmethod
     def options(self) -> dict[str, object]:
         """The storage options of a client."""
-        raise NotImplementedError
 
+    @abstractmethod
     def quick(self, read_timeout: float) -> dict[str, object]:
         """The same for a client of which nobody below our own loop tries again, and that waits so many seconds."""
-        raise NotImplementedError
 
+    @abstractmethod
     def token(self, there: Object) -> str:
         """What tells the versions of an object apart."""
-        raise NotImplementedError
 
     def begin(self, objects: Mapping[str, Object], puts: list[Answer], gets: list[Answer]) -> None:
         """Begin anew, with these objects and this script."""
@@ -178,7 +179,7 @@ class WireS3(Wire):
         return hashlib.md5(there.data, usedforsecurity=False).hexdigest()
 
 
-class WireHandler(BaseHTTPRequestHandler):
+class WireHandler(BaseHTTPRequestHandler, ABC):
     """What the protocols have in common."""
 
     protocol_version = "HTTP/1.1"
@@ -266,9 +267,9 @@ class WireHandler(BaseHTTPRequestHandler):
             return self.answer(416)
         return self.answer(206, data[begin:end], {**headers, "Content-Range": f"bytes {begin}-{end - 1}/{size}"})
 
+    @abstractmethod
     def refusal(self, status: int) -> bytes:
         """The text of an answer that refuses something."""
-        raise NotImplementedError
 
 
 class _S3Handler(WireHandler):

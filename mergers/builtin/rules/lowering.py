@@ -53,9 +53,9 @@ class Lowered:
     form: Form
     nulls: Nulls = Nulls.SKIP
     lowest: bool = False
-    """Of an extreme: the lowest value instead of the highest."""
+    """Whether an extreme is the lowest value; else it is the highest."""
     ties: bool = False
-    """Of an extreme: an equal value replaces the one before it."""
+    """Whether a value replaces an equal one before it, in an extreme."""
     operand: Rule | None = None
     """The condition of a pick, and what a sum adds."""
     negative: bool = False
