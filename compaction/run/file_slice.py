@@ -275,41 +275,36 @@ def _merge_beside(
     if winners is not None:
         rows, size = winners.rows, winners.size_bytes
         left.append(RowFile(winners.path, size, ordinal, rows))
-    if job.publish:
-        add = None if winners is None or footer is None else _winner_add(base, left[-1], winners, footer, write)
-        return _published(file_slice, base, left, gone, tombstones_path, tombstones.size_bytes, add, rows, size, write)
-    superseded = gone.positions({base.ordinal, *(winner.ordinal for winner in left)})
-    positions = f"{prefix}.positions.parquet" if superseded else None
-    if positions is not None:
-        size += write_positions(write.store, positions, superseded)
     minor = Minor(
         base=base.add.path,
         base_ordinal=base.ordinal,
         through=write.merged_through,
-        positions=positions,
+        positions=None,
         winners=tuple(left),
         tombstones=tombstones_path,
         tombstone_bytes=tombstones.size_bytes,
     )
+    if job.publish:
+        add = None if winners is None or footer is None else _winner_add(base, left[-1], winners, footer, write)
+        published, changed = _published(minor, file_slice.minor, gone)
+        return WrittenBeside(published, rows, size, add, changed)
+    superseded = gone.positions({base.ordinal, *(winner.ordinal for winner in left)})
+    if superseded:
+        minor = replace(minor, positions=f"{prefix}.positions.parquet")
+        size += write_positions(write.store, f"{prefix}.positions.parquet", superseded)
     return WrittenBeside(minor, rows, size)
 
 
 def _published(
-    file_slice: FileSlice,
-    base: BaseFile,
-    winners: Sequence[RowFile],
-    gone: Superseded,
-    tombstones: str | None,
-    tombstone_bytes: int,
-    add: AddFile | None,
-    rows: int,
-    size: int,
-    write: BaseWriteSpec,
-) -> WrittenBeside:
-    """What other engines are to see of the file slice. A file of which no more rows are superseded keeps its vector."""
-    before = file_slice.minor
+    minor: Minor, before: Minor | None, gone: Superseded
+) -> tuple[Minor, tuple[tuple[int, EncodedVector], ...]]:
+    """The entry with what other engines are to see of the file slice, and the vectors that have to be written. A file
+    of which no more rows are superseded keeps its vector.
+
+    :param before: the entry that this one replaces.
+    """
     known = {} if before is None or not before.published else dict(before.vectors)
-    left = [base.ordinal, *(winner.ordinal for winner in winners)]
+    left = [minor.base_ordinal, *(winner.ordinal for winner in minor.winners)]
     superseded = gone.positions(left)
     changed = {
         ordinal: encode_vector(bits)
@@ -317,18 +312,7 @@ def _published(
         if ordinal not in known or gone.has_more(ordinal)
     }
     kept = tuple((ordinal, known[ordinal]) for ordinal in left if ordinal in known and ordinal not in changed)
-    minor = Minor(
-        base=base.add.path,
-        base_ordinal=base.ordinal,
-        through=write.merged_through,
-        positions=None,
-        winners=tuple(winners),
-        tombstones=tombstones,
-        tombstone_bytes=tombstone_bytes,
-        published=True,
-        vectors=kept,
-    )
-    return WrittenBeside(minor, rows, size, add, tuple(changed.items()))
+    return replace(minor, published=True, vectors=kept), tuple(changed.items())
 
 
 def _winner_add(
