@@ -60,9 +60,9 @@ PYTEST := $(BIN)/python -m pytest
 # was interrupted (its status is then not 0 or 1). It looks into the files that have such tests alone: to collect all
 # takes a quarter of a minute. With ARGS, which mostly name a test or two, one process runs all.
 define IN_TWO_PHASES
-$(PYTEST) -n 2 -m "not serial $(BUT_LONG)" --durations 15; parallel=$$?; \
+$(PYTEST) -n 2 -m "not serial $(BUT_LONG)" $(SAMPLE) --durations 15; parallel=$$?; \
 	[ $$parallel -le 1 ] || exit $$parallel; \
-	$(PYTEST) $$(grep -rl --include='test_*.py' 'mark\.serial' tests) -m "serial $(BUT_LONG)" --durations 15 && exit $$parallel
+	$(PYTEST) $$(grep -rl --include='test_*.py' 'mark\.serial' tests) -m "serial $(BUT_LONG)" $(SAMPLE) --durations 15 && exit $$parallel
 endef
 
 .DELETE_ON_ERROR:
@@ -72,7 +72,7 @@ help:
 	@echo "Try it"
 	@echo "  make demo             TPC-H upserts, reads and compaction, each answer checked (SCALE=$(SCALE) COMMITS=$(COMMITS))"
 	@echo "Check a change"
-	@echo "  make test             the tests: few examples of property tests, none marked long (ARGS='-k name': pytest's options, one process)"
+	@echo "  make test             a sample of the tests: a third of many variants, none marked long (ARGS='-k name': all that match, one process)"
 	@echo "  make test-all         all tests, with an eighth of the examples"
 	@echo "  make test-deep        all tests with all examples; hours"
 	@echo "  make coverage         the same, and which lines and branches of the product they run"
@@ -160,6 +160,7 @@ test test-all test-deep: java $(STAMP) $(if $(HAS_PAIMON),$(PAIMON_STAMP))
 	$(if $(strip $(ARGS)),$(PYTEST) $(ARGS),$(IN_TWO_PHASES))
 
 test: BUT_LONG := and not long
+test: SAMPLE := --sample
 test-all coverage: export LAKEMERGE_EFFORT := many
 test-deep: export LAKEMERGE_EFFORT := all
 test-deep: export LAKEMERGE_SPARK_HISTORIES := 100

@@ -26,7 +26,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return Scheduler(config, log)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--sample",
+        action="store_true",
+        help="of a test with more than two variants run the first and every third after it, as `make test` does",
+    )
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.sample:
+        from tests.variants import sample
+
+        items[:], others = sample(items)
+        config.hook.pytest_deselected(items=others)
     if hasattr(config, "workerinput"):
         from tests.workers import sort
 

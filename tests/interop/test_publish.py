@@ -31,6 +31,7 @@ def spark_checkpoint(spark: SparkSession, path: Path) -> None:
     log.checkpoint(log.unsafeVolatileSnapshot(), jvm.scala.Option.empty())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("history", [TWO_GENERATIONS, OFF_AND_ON], ids=["two generations", "off and on"])
 @pytest.mark.parametrize("partition_by", [[], ["p"]], ids=["plain", "partitioned"])
 def test_delta_spark_reads_what_is_published(

@@ -122,6 +122,7 @@ def at_each(
         stage.drop(path)
 
 
+@pytest.mark.long
 def test_a_run_that_is_killed_is_made_good_by_the_next(stage: Stage) -> None:
     def kill(call: Call) -> None:
         raise Killed(call)

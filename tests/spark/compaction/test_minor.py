@@ -57,6 +57,7 @@ SEVERAL_SCANS = ReadPolicy(driver_rows=0, scan_rows=1)
 """Spark reads the bitmaps, and each file slice has a scan of its own."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("policy", "scans"),
     [(ReadPolicy(), 1), (ReadPolicy(driver_rows=0), 1), (SEVERAL_SCANS, 4)],
@@ -136,6 +137,7 @@ def test_a_union_of_scans_in_generated_code(spark: SparkSession, tmp_path: Path)
         spark.conf.unset("spark.sql.codegen.wholeStage.union.enabled")
 
 
+@pytest.mark.long
 def test_small_base_files_are_spread_over_all_cores(spark: SparkSession, tmp_path: Path) -> None:
     """Spark counts each winner file for 4 MiB. In one scan with them, the four base files of 3 MB would
     be in one task."""

@@ -51,6 +51,7 @@ def test_logs_packed_by_tasks_and_read_by_spark(spark: SparkSession, tmp_path: P
     assert both_doors(spark, table) == expected
 
 
+@pytest.mark.long
 def test_spark_reads_slices_of_two_bucket_counts(spark: SparkSession, tmp_path: Path) -> None:
     """A rescale on Spark that dies on the way leaves what Spark reads right, and the next one finishes it."""
     path = tmp_path / "t"

@@ -157,6 +157,7 @@ def test_a_packed_log(spark: SparkSession, tmp_path: Path) -> None:
     assert collected(table.to_df()) == sorted((rows | {3: (3, 50, "newest", 1)}).values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [PREMERGING, ON_DRIVER], ids=["tasks", "driver"])
 def test_random_tables(spark: SparkSession, tmp_path: Path, settings: Settings) -> None:
     """Mergers that give back a record, and that compute a row of all of them; both ways give a plain fold's rows."""

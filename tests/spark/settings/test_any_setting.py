@@ -243,6 +243,7 @@ def first_of(
     return next((of_part for part in parts if (of_part := first_of(spark, root, part, wanted))), (values, found))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seen", SEEN)
 def test_settings_that_once_made_a_difference(seen: str, spark: SparkSession, folder: Path, wanted: Answers) -> None:
     assert differing(spark, folder, SEEN[seen], wanted) == {}

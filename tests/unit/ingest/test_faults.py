@@ -89,6 +89,7 @@ def calls_of(stage: Path, do: Callable[[IngestJob], object]) -> tuple[Call, ...]
     return store.calls
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lasting", some([False, True]))
 def test_the_tables_store_fails_at_every_call(lasting: bool, stage: Path) -> None:
     calls = calls_of(stage, lambda job: job.run())
@@ -148,6 +149,7 @@ feed(open_over(Path(path), fault, settings=SPREAD)[0], Path(landing), after=end)
 """
 
 
+@pytest.mark.long
 def test_a_kill_at_calls_of_every_kind(stage: Path) -> None:
     calls = calls_of(stage, lambda job: job.run())
     kinds: dict[tuple[str, str, bool], int] = {}

@@ -1,0 +1,34 @@
+"""Which variants of a parametrized test `make test` runs; `make test-all` runs every one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+import pytest
+
+__all__ = ["sample"]
+
+_ONE_IN: Final = 3
+
+
+def sample(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """The tests to run, and those to leave out: of more than two variants, all but the first and every third after it.
+
+    The choice is the same in each process and each run, so that a failure is seen again.
+    """
+    variants = Counter(_test(item) for item in items)
+    seen: Counter[str] = Counter()
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        test = _test(item)
+        chosen = variants[test] <= 2 or seen[test] % _ONE_IN == 0
+        seen[test] += 1
+        (kept if chosen else left_out).append(item)
+    return kept, left_out
+
+
+def _test(item: pytest.Item) -> str:
+    """The test of which this is a variant: its file and name without parameters."""
+    return item.nodeid.partition("[")[0]
