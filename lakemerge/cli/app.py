@@ -41,6 +41,7 @@ from lakemerge.cli.tables import (
     shown_result,
     shown_vacuum,
 )
+from lakemerge.cli.warehouse import WarehouseMaintenance, shown_visit, shown_visits, visit_document
 from lakemerge.connector.jar import jar_path, jar_version
 from lakemerge.errors import InputError
 from lakemerge.results.compactions import CompactionStrategy
@@ -233,8 +234,20 @@ def compact(
 
 @app.command()
 def maintain(
-    path: PathArgument,
+    path: Annotated[
+        str | None, typer.Argument(help="Folder or URL of the table, such as s3://bucket/orders; or give --warehouse.")
+    ] = None,
     storage_options: StorageOption = None,
+    warehouse: Annotated[
+        str | None,
+        typer.Option(help="Maintain all tables below this folder: those in it, and those in its folders."),
+    ] = None,
+    at_once: Annotated[
+        int, typer.Option(min=1, max=64, help="With --warehouse: tables that are maintained at the same time.")
+    ] = 2,
+    turn: Annotated[
+        str, typer.Option(help="With --warehouse: after this time the next table has its turn, such as 15m.")
+    ] = "15m",
     every: Annotated[
         str | None, typer.Option(help="Repeat, with this pause in between, such as 5m. SIGTERM or Ctrl-C ends it.")
     ] = None,
@@ -245,23 +258,37 @@ def maintain(
         ),
     ] = False,
     quiet: QuietOption = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, one for each run.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line, one for each run of a table.")
+    ] = False,
 ) -> None:
-    """Run the services that are due by the table's schedule: compactions, log compaction, vacuum."""
+    """Run the services that are due by the schedules of tables: compactions, log compaction, vacuum."""
     show_progress(quiet=quiet)
+    if (path is None) == (warehouse is None):
+        raise InputError("give the path of a table, or --warehouse and the folder of many")
+    if check and (every is not None or warehouse is not None):
+        raise InputError("--check looks once, at one table: give it without --every and --warehouse")
+    pause = None if every is None else duration(every)
+    if warehouse is not None:
+        with stopping() as stop:
+            WarehouseMaintenance(
+                warehouse,
+                parsed_options(storage_options or ()) or {},
+                at_once=at_once,
+                turn=duration(turn),
+                stop=stop,
+                show=visit_document if json else shown_visit,
+            ).run(pause, show_round=(lambda _: None) if json else shown_visits)
+        return
+    table = opened(str(path), storage_options)
     if check:
-        if every is not None:
-            raise InputError("--check looks once: give it without --every")
-        detail = opened(path, storage_options).detail()
+        detail = table.detail()
         document(detail) if json else shown_lag(detail)
         if detail.lags:
             raise typer.Exit(4)
         return
-    pause = None if every is None else duration(every)
     with stopping() as stop:
-        run_maintenance(
-            opened(path, storage_options), every=pause, stop=stop, show=document if json else shown_maintenance
-        )
+        run_maintenance(table, every=pause, stop=stop, show=document if json else shown_maintenance)
 
 
 @app.command()

@@ -105,6 +105,17 @@ class Places:
         found = [folder for folder in store.folders(name) if _is_shown(folder)]
         return [path.rpartition("/")[2] for path in _with_log(store, [f"{name}/{folder}" for folder in found])]
 
+    def everywhere(self) -> list[str]:
+        """The places of all tables, sorted: those in namespaces, and those beside them, which no catalog shows."""
+        store = self._store()
+        top = sorted(name for name in store.folders("") if _is_shown(name))
+        beside = _with_log(store, top)
+        found = [*beside]
+        for namespace in sorted(set(top) - set(beside)):
+            folders = [f"{namespace}/{name}" for name in store.folders(namespace) if _is_shown(name)]
+            found += _with_log(store, folders)
+        return [f"{str(self.warehouse).rstrip('/')}/{path}" for path in sorted(found)]
+
     def _store(self) -> Store:
         if self.warehouse is None:
             raise InputError("a catalog of paths has no namespaces")

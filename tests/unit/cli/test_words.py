@@ -181,6 +181,7 @@ def test_parameters_of_commands_are_those_of_the_library() -> None:
     own = {
         "every", "quiet", "drop_orphans", "dot", "explained", "json", "out", "key_columns", "like", "data_file",
         "format", "format_options", "earlier", "later", "check", "diff", "paths", "url",
+        "warehouse", "turn", "at_once",
     }  # fmt: skip
     for name, command in COMMANDS.items():
         given = {parameter.name for parameter in command.params} - {"help"}

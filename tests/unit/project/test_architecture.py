@@ -59,7 +59,7 @@ CLI_COMMANDS = tuple(
     f"lakemerge.cli.{name}"
     for name in (
         "app", "common", "demo", "ingest", "merge_source", "output", "provenance", "rows", "service", "streams",
-        "tables",
+        "tables", "warehouse",
     )
 )  # fmt: skip
 SHIPPED_SUITES = ("lakemerge.testing", "mergers.testing")
