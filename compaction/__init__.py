@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from compaction.automatic import after_write, maintain_after_write, told
+from compaction.copy import copy_table
 from compaction.logs.logs import compact_logs
 from compaction.maintain import maintain, maintain_open
 from compaction.plan.plan import plan_compaction
@@ -16,6 +17,7 @@ __all__ = [
     "compact",
     "compact_logs",
     "compact_open",
+    "copy_table",
     "expire_tombstones",
     "maintain",
     "maintain_after_write",

@@ -50,7 +50,7 @@ from lakemerge.storage.clock import store_time_ms
 from mergers.logs import logger
 from mergers.wording import argument
 
-__all__ = ["vacuum"]
+__all__ = ["needed_files", "vacuum"]
 
 _logger = logger(__name__)
 
@@ -189,17 +189,24 @@ def _dead_files(handle: Handle, tip: Snapshot, cut: _Cut) -> dict[str, Sequence[
     """Kind -> files that began below the oldest version to keep, and that are not needed by any version from there to
     ``tip``, by a savepoint or by records to keep."""
     store, oldest = handle.store, cut.oldest
-    kept = _saved(handle, tip, oldest) | snapshot_references(handle.log.snapshot(version=oldest), store)
-    kept |= _referred(handle, handle.log.commits(since=oldest, until=tip.version))
-    if cut.records < oldest:
-        kept |= snapshot_references(handle.log.snapshot(version=cut.records), store)
-        kept |= record_paths(handle, since=cut.records, until=oldest)
+    kept = needed_files(handle, tip, oldest=oldest, records=cut.records)
     dead: dict[str, Sequence[FileStat]] = {
         kind: [file for file in _begun_below(handle, folder, oldest) if file.path not in kept]
         for kind, folder in _FOLDERS.items()
     }
     vectors = takewhile(lambda file: (begin_of(file.path) or 0) < oldest, list_vector_files(store))
     return dead | {"vectors": [file for file in vectors if file.path not in kept]}
+
+
+def needed_files(handle: Handle, tip: Snapshot, *, oldest: int, records: int) -> set[str]:
+    """The paths of the files that versions from ``oldest`` to ``tip``, savepoints and records from ``records`` on
+    need."""
+    needed = _saved(handle, tip, oldest) | snapshot_references(handle.log.snapshot(version=oldest), handle.store)
+    needed |= _referred(handle, handle.log.commits(since=oldest, until=tip.version))
+    if records < oldest:
+        needed |= snapshot_references(handle.log.snapshot(version=records), handle.store)
+        needed |= record_paths(handle, since=records, until=oldest)
+    return needed
 
 
 def _begun_below(handle: Handle, folder: str, version: int) -> Iterator[FileStat]:

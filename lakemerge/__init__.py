@@ -65,7 +65,7 @@ if TYPE_CHECKING:
         SkippedFileSlice,
     )
     from lakemerge.results.findings import CheckResult, FailedKey, FailedKeys, FailedRecord, Finding
-    from lakemerge.results.maintenance import ExpiryResult, MaintenanceResult, VacuumResult
+    from lakemerge.results.maintenance import CopyResult, ExpiryResult, MaintenanceResult, VacuumResult
     from lakemerge.results.writes import RestoreResult, TransactionPlan, UpsertResult
     from lakemerge.spark_errors import unwrap_error, unwrap_errors
     from lakemerge.table.table import LakeTable
@@ -79,6 +79,7 @@ __all__ = [
     "CompactionPlan",
     "CompactionResult",
     "CompactionStrategy",
+    "CopyResult",
     "DatasetsMissingError",
     "DatasetsRemovedError",
     "DatasetsReorderedError",
@@ -201,7 +202,7 @@ if not TYPE_CHECKING:
                 "SkippedFileSlice",
             ),
             "lakemerge.results.findings": ("CheckResult", "FailedKey", "FailedKeys", "FailedRecord", "Finding"),
-            "lakemerge.results.maintenance": ("ExpiryResult", "MaintenanceResult", "VacuumResult"),
+            "lakemerge.results.maintenance": ("CopyResult", "ExpiryResult", "MaintenanceResult", "VacuumResult"),
             "lakemerge.results.writes": ("RestoreResult", "TransactionPlan", "UpsertResult"),
             "lakemerge.spark_errors": ("unwrap_error", "unwrap_errors"),
             "lakemerge.table.table": ("LakeTable",),

@@ -32,6 +32,7 @@ from lakemerge.cli.streams import changes, consumers_app
 from lakemerge.cli.tables import (
     columns_of,
     shown_buckets,
+    shown_copy,
     shown_detail,
     shown_history,
     shown_lag,
@@ -312,6 +313,26 @@ def vacuum(
     kept: dt.timedelta | None = None if retention is None else duration(retention)
     result = table.vacuum(dry_run=dry_run, retention=kept, enforce_retention=enforce_retention)
     document(result) if json else shown_vacuum(result)
+
+
+@app.command()
+def copy(
+    path: PathArgument,
+    target: Annotated[str, typer.Argument(help="Folder or URL of the copy: without a table, or an earlier copy.")],
+    storage_options: StorageOption = None,
+    target_options: Annotated[
+        list[str] | None,
+        typer.Option("--target-option", help="NAME=VALUE for the store of the copy; by default, as for the table."),
+    ] = None,
+    version: Annotated[int | None, typer.Option(help="The version to copy. By default the latest.")] = None,
+    quiet: QuietOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Copy a table to another folder or store, as a backup. Copying a backup restores it."""
+    show_progress(quiet=quiet)
+    options = parsed_options(storage_options or () if target_options is None else target_options)
+    result = opened(path, storage_options, version=version).copy_to(target, storage_options=options)
+    document(result) if json else shown_copy(result)
 
 
 @app.command()

@@ -15,7 +15,7 @@ from lakemerge.ingest.results import IngestFile, IngestResult, IngestStatus
 from lakemerge.python_values import python_values, with_text_decimals
 from lakemerge.results.compactions import CompactionPlan, CompactionResult, LogCompactionResult, PlannedBucket
 from lakemerge.results.display import counted, counts, readable_bytes
-from lakemerge.results.maintenance import ExpiryResult, MaintenanceResult, VacuumResult
+from lakemerge.results.maintenance import CopyResult, ExpiryResult, MaintenanceResult, VacuumResult
 from lakemerge.schema.schema import type_ddl
 from lakemerge.storage.probe import ProbeResult
 from lakemerge.table.describe import BucketInfo, TableDetail
@@ -25,6 +25,7 @@ __all__ = [
     "cell",
     "columns_of",
     "shown_buckets",
+    "shown_copy",
     "shown_detail",
     "shown_history",
     "shown_ingest",
@@ -228,6 +229,18 @@ def shown_maintenance(result: MaintenanceResult) -> None:
         say(f"another process was first: {conflict}")
     if not result.done and not result.conflicts:
         say("nothing is due")
+
+
+def shown_copy(result: CopyResult) -> None:
+    facts(
+        [
+            ("copy", result.url),
+            ("version", str(result.version)),
+            ("oldest version", str(result.oldest_version)),
+            ("sent", f"{counted(result.files, 'file')}, {readable_bytes(result.bytes)}"),
+            ("there before", counted(result.files_there, "file")),
+        ]
+    )
 
 
 def shown_vacuum(result: VacuumResult) -> None:

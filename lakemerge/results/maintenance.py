@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lakemerge.results.compactions import CompactionResult, LogCompactionResult
 from lakemerge.results.display import Shown
 
-__all__ = ["ExpiryResult", "MaintenanceResult", "VacuumResult"]
+__all__ = ["CopyResult", "ExpiryResult", "MaintenanceResult", "VacuumResult"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,25 @@ class VacuumResult(Shown):
             f"VacuumResult(dry_run={self.dry_run}, version={self.version}, oldest_version={self.oldest_version}, "
             f"files={{{kinds}}}, bytes={self.bytes:,}, seconds={self.seconds:.2f})"
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyResult(Shown):
+    """What a copy of a table is, and what was sent for it."""
+
+    url: str
+    """Where the copy is."""
+    version: int
+    """Its latest version."""
+    oldest_version: int
+    """Its oldest version that can be read, except for savepoints."""
+    files: int
+    """Files of rows, records and vectors that were sent."""
+    bytes: int
+    """Their sizes."""
+    files_there: int
+    """Files that were there already, from an earlier copy or one that was interrupted."""
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,8 +44,9 @@ from lakemerge.results.compactions import (
     RescaleResult,
 )
 from lakemerge.results.findings import CheckResult, FailedKeys
-from lakemerge.results.maintenance import ExpiryResult, MaintenanceResult, VacuumResult
+from lakemerge.results.maintenance import CopyResult, ExpiryResult, MaintenanceResult, VacuumResult
 from lakemerge.results.writes import RestoreResult, TransactionPlan, UpsertResult
+from lakemerge.storage import open_store
 from lakemerge.table.alter import SchemaChange, alter
 from lakemerge.table.create import create_table
 from lakemerge.table.describe import BucketInfo, ReadPlan, TableDetail, buckets_of, detail_of, html_of, plan_of
@@ -94,7 +95,7 @@ class LakeTable:
         note      record_send, associate
         look at   version, schema, key, ordering, bucket_count, url, detail, buckets, gauges, history
         redefine  alter, rescale
-        maintain  maintain, compact, compact_logs, vacuum, expire_tombstones, check
+        maintain  maintain, compact, compact_logs, vacuum, expire_tombstones, copy_to, check
         go back   savepoint, savepoints, drop_savepoint, restore
     """
 
@@ -1401,6 +1402,27 @@ class LakeTable:
         from compaction import maintain_open
 
         return maintain_open(self._open, stop=stop)
+
+    @observed
+    @checked
+    def copy_to(
+        self, path: str | os.PathLike[str], *, storage_options: Mapping[str, object] | None = None
+    ) -> CopyResult:
+        """Copy the table to another folder or store, as a backup: the version that this object shows, all versions
+        before it that can be read, savepoints, and where consumers stand.
+
+        Writers may go on meanwhile. A copy that was interrupted goes on if it is called again, and a later version can
+        be copied over an earlier copy. Only files that are not there are sent. To restore a backup, copy it to an empty
+        folder. The copy has the table's id, so streams and consumers go on from it; it ages from when it was made.
+
+        :param path: a folder without a table, or with an earlier copy of this one.
+        :param storage_options: options of that folder's store. By default they are taken from the environment.
+        :raises lakemerge.InputError: the folder has another table or a later version.
+        :raises lakemerge.TableDamagedError: a file is missing, perhaps because a vacuum deleted it meanwhile.
+        """
+        from compaction import copy_table
+
+        return copy_table(self._open.handle, self._open.view, open_store(path, storage_options))
 
     # For the library's own packages; not part of the public API
 

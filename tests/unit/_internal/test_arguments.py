@@ -265,6 +265,7 @@ CALLS: dict[str, Call] = {
     "LakeTable.expire_tombstones": of_table("expire_tombstones", True),
     "LakeTable.vacuum": of_table("vacuum"),
     "LakeTable.maintain": of_table("maintain", True),
+    "LakeTable.copy_to": Call(lambda folder: at_path(table(folder).copy_to, folder / "copy")),
     "Consumers.register": Call(lambda folder: table(folder).consumers.register, lambda: {"name": "another"}, True),
     "Consumers.advance": Call(lambda folder: table(folder).consumers.advance, lambda: {"name": "reader", "version": 2}),
     "Consumers.list": Call(lambda folder: table(folder).consumers.list),

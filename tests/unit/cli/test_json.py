@@ -29,6 +29,7 @@ DOCUMENTS: dict[str, str] = {
     "vacuum": "vacuum {t}",
     "check": "check {t} --drop-orphans",
     "probe": "probe {tmp}/place",
+    "copy": "copy {t} {tmp}/copy",
     "replay": "replay {t} {tmp}/again",
     "record-send": "record-send {t} warehouse --since 1 --key k=1 --info ticket=7",
     "associate": "associate {t} https://tickets.example/7",

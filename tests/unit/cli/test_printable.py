@@ -75,6 +75,7 @@ LINES = {
     "vacuum": "vacuum {t}",
     "check": "check {t}",
     "probe": "probe {tmp}/place-{evil}",
+    "copy": "copy {t} {tmp}/copy-{evil}",
 }
 """Lines of commands, and more than one where a command shows different things; ``~`` stands for a space."""
 CLEANED = {"lakemerge.storage.s3_client"}

@@ -225,6 +225,7 @@ def test_every_public_name_is_told() -> None:
         "../getting-started/without-spark.md",
         "../which-merger.md",
         "backfill.md",
+        "backup.md",
         "deletes.md",
         "failed-keys.md",
         "late-events.md",

@@ -151,6 +151,7 @@ PUBLIC = {
         "FailedKeys": "what LakeTable.failed_keys returns",
         "FailedRecord": "what FailedKey.records and SkippedFileSlice.records hold",
         "SkippedFileSlice": "what CompactionResult.skipped holds",
+        "CopyResult": "what LakeTable.copy_to returns",
         "VacuumResult": "what LakeTable.vacuum returns",
         "TransactionPlan": "what LakeTable.update_where and others return for explain",
         "UpsertResult": "what LakeTable.upsert returns",
