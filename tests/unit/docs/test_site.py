@@ -226,6 +226,7 @@ def test_every_public_name_is_told() -> None:
         "../which-merger.md",
         "backfill.md",
         "backup.md",
+        "costs.md",
         "deletes.md",
         "failed-keys.md",
         "late-events.md",
