@@ -307,7 +307,7 @@ def _check_there(source: Iterable[str]) -> None:
     """A run that is not repeated would wait for nothing. In a bucket there are no folders, so nothing can be said."""
     for location in source:
         path = whole_path(location)
-        if not path.startswith("s3://") and not os.path.exists(path):
+        if os.path.isabs(path) and not os.path.exists(path):
             raise InputError(f"there is no folder or file {location}: check its spelling; ingest --every waits for it")
 
 

@@ -31,8 +31,8 @@ _NO_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType({})
 class Files:
     """The files of folders, or those that a caller lists.
 
-    :param locations: folders and files, local paths (``~`` is the user's own folder) or ``s3://`` URLs; or one
-        iterable of them, or a function that gives one at every scan.
+    :param locations: folders and files, local paths (``~`` is the user's own folder) or URLs (``s3://``, ``gs://``, ``az://``,
+        ``abfss://``); or one iterable of them, or a function that gives one at every scan.
     :param format: ``csv``, ``json`` (lines), ``parquet``, ``text``, ``avro`` or ``orc``.
     :param pattern: a regular expression that the whole name of a file matches; its named groups serve
         :class:`Bins` and :class:`Fragments`.

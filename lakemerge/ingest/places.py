@@ -14,6 +14,7 @@ import pyarrow as pa
 from lakemerge._internal.arguments import shown
 from lakemerge.errors import InputError
 from lakemerge.ingest.source import Source, SourceFile
+from lakemerge.ingest.source_cloud import CloudSource, root_of
 from lakemerge.ingest.source_local import LocalSource
 from lakemerge.ingest.source_s3 import S3Source
 from lakemerge.ingest.spill import SortedSpill
@@ -27,6 +28,25 @@ __all__ = ["LISTING", "Places", "whole_path"]
 _logger = logger(__name__)
 
 _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]+):(?P<rest>/.*)", re.IGNORECASE | re.DOTALL)
+
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+")
+_CONTAINER = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]+(@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+(:[0-9]+)?)?")
+_S3_URL = "an S3 URL is s3://bucket/prefix with a plain bucket name"
+_GCS_URL = "a URL of Google Cloud Storage is gs://bucket/prefix with a plain bucket name"
+_AZURE_URL = (
+    "a URL of Azure is az://container/prefix or abfss://container@account.dfs.core.windows.net/prefix with plain names"
+)
+_SCHEMES = {
+    "s3": ("s3", _PLAIN, _S3_URL),
+    "s3a": ("s3", _PLAIN, _S3_URL),
+    "gs": ("gs", _PLAIN, _GCS_URL),
+    "gcs": ("gs", _PLAIN, _GCS_URL),
+    "az": ("az", _CONTAINER, _AZURE_URL),
+    "abfs": ("abfss", _CONTAINER, _AZURE_URL),
+    "abfss": ("abfss", _CONTAINER, _AZURE_URL),
+}
+"""Scheme of a URL -> that of the whole path, the form of a bucket or container, and how such URLs are written."""
+_BUCKETS = tuple({f"{whole}://" for whole, _, _ in _SCHEMES.values()})
 
 LISTING = pa.schema(
     [
@@ -47,19 +67,22 @@ class Places:
 
     def __init__(self, storage_options: Mapping[str, object]) -> None:
         self._options = checked_options(storage_options)
-        self._buckets: dict[str, S3Source] = {}
+        self._buckets: dict[str, Source] = {}
 
     def __repr__(self) -> str:
         return "Places()"
 
     def of(self, path: str) -> Source:
         """The source of a whole path."""
-        if not path.startswith("s3://"):
+        if not path.startswith(_BUCKETS):
             return LocalSource()
-        bucket = path.removeprefix("s3://").partition("/")[0]
-        if bucket not in self._buckets:
-            self._buckets[bucket] = S3Source(bucket, self._options)
-        return self._buckets[bucket]
+        root = root_of(path)
+        if root not in self._buckets:
+            is_s3 = root.startswith("s3://")
+            self._buckets[root] = (
+                S3Source(root.removeprefix("s3://"), self._options) if is_s3 else CloudSource(root, self._options)
+            )
+        return self._buckets[root]
 
     def listed(self, locations: Iterable[str], *, recursive: bool) -> Iterator[SourceFile]:
         """The files of folders, and files named by themselves. They are sorted by path, and each comes once.
@@ -92,7 +115,7 @@ def whole_path(location: str | os.PathLike[str]) -> str:
     """A location as a whole path. A slash at its end says that it is a folder, and ``~`` at its beginning is the
     user's own folder, as in a shell.
 
-    Raises :class:`InputError` if it is neither a local path nor an S3 URL.
+    Raises :class:`InputError` if it is neither a local path nor a URL of S3, Google Cloud Storage or Azure.
     """
     given: object = os.fspath(location) if isinstance(location, os.PathLike) else location
     if not isinstance(given, str) or not given:
@@ -107,23 +130,21 @@ def whole_path(location: str | os.PathLike[str]) -> str:
         path = text if match is None else path_of_file_url(text)
         whole = os.path.abspath(path)
         return whole if whole == "/" else whole + end
-    if scheme not in ("s3", "s3a"):
+    if scheme not in _SCHEMES:
         raise InputError(
-            f"ingest reads local folders and S3 so far, not {scheme}: copy the files, or read them with Spark or Arrow "
-            "and upsert the frame",
+            f"ingest reads local folders, S3, Google Cloud Storage and Azure so far, not {scheme}: copy the files, or "
+            "read them with Spark or Arrow and upsert the frame",
             scheme=scheme,
         )
     if not match["rest"].startswith("//"):
         check_no_password(text)
         raise InputError(f"{text!r} looks like a URL that went through pathlib: pass it as a string", location=text)
     bucket, _, key = match["rest"][2:].partition("/")
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]+", bucket):
+    whole_scheme, form, written = _SCHEMES[scheme]
+    if not form.fullmatch(bucket):
         # The error does not show the URL, because people put credentials in front of the bucket.
-        raise InputError(
-            "an S3 URL is s3://bucket/prefix with a plain bucket name; credentials go into "
-            f"{argument('storage_options')}"
-        )
-    return f"s3://{bucket}/{key.rstrip('/')}{end if key else ''}"
+        raise InputError(f"{written}; credentials go into {argument('storage_options')}")
+    return f"{whole_scheme}://{bucket}/{key.rstrip('/')}{end if key else ''}"
 
 
 def _once(files: Iterable[SourceFile]) -> Iterator[SourceFile]:

@@ -1,9 +1,10 @@
 """Where files land: what ingest needs of the folders and buckets that it reads. The table's own store is a
 :class:`Store`.
 
-A version of a file is known by its path, its size and the store's *token* (S3: the ETag; locally time of change in ns,
-size and inode), never by a time alone. Paths are whole: absolute local paths, or ``s3://bucket/key``. A source is
-picklable, because Spark sends it to executors.
+A version of a file is known by its path, its size and the store's *token*, never by a time alone. The token is the ETag
+on S3 and Azure, the generation on Google Cloud Storage, and locally time of change in ns, size and inode. Paths are
+whole: absolute local paths, or URLs such as ``s3://bucket/key``. A source is picklable, because Spark sends it to
+executors.
 """
 
 from __future__ import annotations

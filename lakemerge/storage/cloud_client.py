@@ -28,7 +28,7 @@ from mergers.interrupts import is_interrupt
 from mergers.logs import logger
 from mergers.wording import argument
 
-__all__ = ["CloudClient", "Told"]
+__all__ = ["CloudClient", "OtherVersionError", "Told"]
 
 _LOG = logger(__name__)
 
@@ -162,7 +162,7 @@ class CloudClient(ObjectClient):
             self._ask("delete", key, self._delete(key, etag))
         except FileNotFoundError:
             return True
-        except _OtherVersionError:
+        except OtherVersionError:
             try:
                 self.look(key)
             except FileNotFoundError:
@@ -237,7 +237,7 @@ class CloudClient(ObjectClient):
     def _error(self, told: Told, operation: str, key: str) -> StoreError:
         remedy = self.remedies.get(told.code or "", self.remedies.get(told.status or 0))
         text = f"{operation} {self.url(key)}: {self._shown(told)}{f'. {remedy}' if remedy else ''}"
-        kind = _OtherVersionError if told.is_other else StoreError
+        kind = OtherVersionError if told.is_other else StoreError
         return kind(text, url=self.url(key), store_code=told.code)
 
     def _shown(self, told: Told) -> str:
@@ -259,7 +259,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class _OtherVersionError(StoreError):
+class OtherVersionError(StoreError):
     """The object has another version than the one that was meant."""
 
 

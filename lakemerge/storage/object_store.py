@@ -76,6 +76,11 @@ class ObjectStore(Store, Generic[_Client]):
     def __reduce__(self) -> tuple[Any, ...]: ...
 
     @property
+    def client(self) -> _Client:
+        """What makes the requests, by keys of the whole bucket."""
+        return self._client
+
+    @property
     def url(self) -> str:
         return self._client.url(self._prefix).rstrip("/")
 

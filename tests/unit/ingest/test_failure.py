@@ -358,7 +358,7 @@ def test_options_of_formats_are_checked(
         job(table, landing, format=format, options=options).run()
 
 
-@pytest.mark.parametrize("location", ["gs://bucket/x", "s3:/bucket/x", "", "s3://u:p@bucket/x"])
+@pytest.mark.parametrize("location", ["hdfs://host/x", "s3:/bucket/x", "", "s3://u:p@bucket/x"])
 def test_places_that_cannot_be_read_are_refused(location: str) -> None:
     with pytest.raises(InputError) as told:
         Files(location, format="json")
