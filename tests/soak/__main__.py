@@ -25,11 +25,11 @@ MEMORY = Path("/dev/shm")  # noqa: S108 - folders of random names are made in it
 ROOM_BYTES = 2 << 30
 
 
-def soak(tally: Tally, seeds: Sequence[int], *, minutes: float | None, folder: Path, jobs: int) -> None:
+def soak(tally: Tally, seeds: Sequence[int], *, minutes: float | None, folder: Path, jobs: int, url: str) -> None:
     for seed in seeds:
-        for name, share in SHARES.items():
+        for name, share in ({"crowd": 1.0} if url else SHARES).items():
             seconds = float("inf") if minutes is None else minutes * 60 * share / len(seeds)
-            part = Part(tally, seed, folder, jobs, time.monotonic() + seconds)
+            part = Part(tally, seed, folder, jobs, time.monotonic() + seconds, url)
             parts = {"storms": part.storms, "crowd": part.crowd, "intake": part.intake, "damage": part.damage}
             parts[name]()
 
@@ -54,14 +54,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=_seed, action="append", help="a number or 'fresh', which it is by default")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (%(default)s)")
     parser.add_argument("--path", type=Path, default=_scratch(), help="for tables (%(default)s)")
+    parser.add_argument(
+        "--url", default="", help="the crowd alone, with its table below this URL; options are variables of the store"
+    )
     given = parser.parse_args(arguments)
     seeds = given.seed or [_seed("fresh")]
-    wanted = {name: getattr(given, name) for name in ("faults", "kills", "records", "inputs", "ingest_faults")}
+    figures = ("kills", "records") if given.url else ("faults", "kills", "records", "inputs", "ingest_faults")
+    wanted = {name: getattr(given, name) for name in figures}
     tally = Tally(wanted)
     print(f"seeds: {' '.join(map(str, seeds))}", flush=True)  # noqa: T201
     hush()
     try:
-        soak(tally, seeds, minutes=given.minutes, folder=given.path, jobs=given.jobs)
+        soak(tally, seeds, minutes=given.minutes, folder=given.path, jobs=given.jobs, url=given.url)
     finally:
         logging.disable(logging.NOTSET)
     tally.tell()

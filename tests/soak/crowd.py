@@ -221,11 +221,13 @@ class Crowd:
     size: int = 250
     kills_per_second: float = 6.0
     figures: Figures = field(default_factory=Figures)
+    url: str = ""
+    """Where the table goes, in another store than the desk; by default it is beside the desk."""
     people: ClassVar[dict[str, int]] = PEOPLE
     deeds: ClassVar[dict[str, Deed]] = _DEEDS
 
     def __post_init__(self) -> None:
-        self._path = str(self.folder / "table")
+        self._path = f"{self.url.rstrip('/')}/{self.folder.name}" if self.url else str(self.folder / "table")
         self._desk = Desk(self.folder / "desk")
         self._desk.folder.mkdir()
         self._random = random.Random(f"crowd {self.seed}")

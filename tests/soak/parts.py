@@ -79,6 +79,8 @@ class Part:
     folder: Path
     jobs: int
     deadline: float
+    url: str = ""
+    """Where the crowd's table goes, instead of a local folder."""
 
     def storms(self) -> None:
         for outcome in self._in_pool("faults", "storms", weather, HISTORIES):
@@ -95,7 +97,7 @@ class Part:
             seed = f"{self.seed}.{number}"
             with self._place() as folder:
                 try:
-                    done = Crowd(folder, seed).run(
+                    done = Crowd(folder, seed, url=self.url).run(
                         seconds=min(ROUND_S, self._left()), **self.tally.rest("kills", "records")
                     )
                 except Exception as error:  # noqa: BLE001 - whatever it is, it is what the soak looks for
