@@ -17,7 +17,8 @@ class Laws:
     associative: bool = False
     """``(a.b).c = a.(b.c)`` for records in order: writers may pre-combine, and logs may be merged with logs."""
     commutative: bool = False
-    """``a.b = b.a``: records may be folded in any order."""
+    """``a.b = b.a`` where the orderings of a and b differ, or where the table has none or the merger does not use it:
+    records may arrive late, in any order that the ordering allows. Verification checks it on a table's own records."""
     replay_safe: bool = False
     """``a.b.a = a.b``: at-least-once delivery needs no deduplication key."""
     selective: bool = False

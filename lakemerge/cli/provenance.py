@@ -1,9 +1,11 @@
-"""``lakemerge explain``, ``lineage``, ``record-send``, ``associate``, ``what-if``, ``replay`` and ``report``."""
+"""``lakemerge explain``, ``lineage``, ``record-send``, ``associate``, ``what-if``, ``verify``, ``replay`` and
+``report``."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import dataclasses
 import datetime as dt
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,7 +47,7 @@ OptionsOption = Annotated[str | None, typer.Option(help="The merger's options as
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (explain, lineage, record_send, associate, what_if, replay, report):
+    for command in (explain, lineage, record_send, associate, what_if, verify, replay, report):
         app.command(name=command.__name__.replace("_", "-"))(command)
 
 
@@ -231,6 +233,43 @@ def _differing(rows: pa.Table, key: tuple[str, ...]) -> str:
     parts += [f"{kinds.count('+I')} would be new", f"{kinds.count('-D')} would be gone"]
     told = [part for part in parts if not part.startswith("0 ")]
     return f"of the rows, {', '.join(told)}; `lakemerge explain` shows the records of a key"
+
+
+def verify(
+    path: PathArgument,
+    storage_options: StorageOption = None,
+    merger: MergerOption = None,
+    options: OptionsOption = None,
+    sample_keys: Annotated[int, typer.Option(help="Take the records of so many keys, up to 64 of each.")] = 10_000,
+    since: Annotated[
+        str, typer.Option(help="Only records after this version, or of this age, such as 7d. 0: all that are known.")
+    ] = "0",
+    rounds: Annotated[int, typer.Option(help="How often the records are delivered in each way.")] = 3,
+    seed: Annotated[int, typer.Option(help="Decides the sample and the deliveries.")] = 0,
+    require: Annotated[
+        list[str] | None,
+        typer.Option(help="A law that has to hold, declared or not, such as commutative. May be given several times."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Deliver a table's own records again: compacted on the way, combined, twice, late. The exit code is 1 if rows
+    differ that the merger says cannot. Writes nothing."""
+    table = opened(path, storage_options)
+    found = table.verify_merger(
+        merger,
+        merger_options(options),
+        sample_keys=sample_keys,
+        since=_version_of(table, since),
+        rounds=rounds,
+        seed=seed,
+        require=require or (),
+    )
+    if json:
+        document({**dataclasses.asdict(found), "sound": found.is_sound})
+    else:
+        say_lines(str(found))
+    if not found.is_sound:
+        raise typer.Exit(1)
 
 
 def replay(

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from lakemerge.ingest import Archive, Bins, Files, Fragments, IngestJob
     from lakemerge.provenance.lineage import Lineage
     from lakemerge.provenance.replay import ReplayResult
+    from lakemerge.provenance.verification import MergerVerification
     from lakemerge.provenance.what_if import WhatIf
 
 __all__ = ["LakeTable"]
@@ -91,7 +92,7 @@ class LakeTable:
         write     upsert, delete, update_where, delete_where, merge, overwrite, ingest, write_stream, batch_writer
         read      to_arrow, scan, get, query, to_df, create_temp_view, explain_read, failed_keys
         follow    changes, changes_df, follow, consumers
-        ask why   explain, lineage, what_if, replay
+        ask why   explain, lineage, what_if, verify_merger, replay
         note      record_send, associate
         look at   version, schema, key, ordering, bucket_count, url, detail, buckets, gauges, history
         redefine  alter, rescale
@@ -1057,6 +1058,50 @@ class LakeTable:
         view = self._open.view
         with unless_replaced(self._open.handle.log, view.snapshot):
             return what_if(self._open.handle, view, merger, options, since, self._open.session)
+
+    @checked
+    def verify_merger(
+        self,
+        merger: str | Merger | None = None,
+        options: Mapping[str, object] | None = None,
+        *,
+        sample_keys: int = 10_000,
+        since: int | None = 0,
+        rounds: int = 3,
+        seed: int = 0,
+        require: Sequence[str] = (),
+    ) -> MergerVerification:
+        """Whether a merger keeps its laws on the table's own records. Nothing is written.
+
+        The records of a sample of keys are delivered again: compacted on the way, read column by column, combined,
+        twice, and late. Rows may differ only where the merger does not declare the law that says they do not. The
+        result has the smallest history found for each law that does not hold.
+
+        :param merger: as for :meth:`what_if`. The default is the table's merger.
+        :param options: the options of that merger. For the table's merger, they replace its present options.
+        :param sample_keys: the records of so many keys are taken, up to 64 of each.
+        :param since: as for :meth:`what_if`: the records after this version. ``None``: those that are not compacted.
+        :param rounds: how often the records are delivered in each way.
+        :param seed: decides the sample and the deliveries. The same seed gives the same answer.
+        :param require: laws that have to hold whether or not the merger declares them: ``associative``,
+            ``commutative``, ``replay_safe``, ``selective``.
+        :raises lakemerge.VersionNotFoundError: some records after ``since`` do not exist any more.
+        """
+        from lakemerge.provenance.verify import verify
+
+        view = self._open.view
+        with unless_replaced(self._open.handle.log, view.snapshot):
+            return verify(
+                self._open.handle,
+                view,
+                merger,
+                options,
+                since=since,
+                sample_keys=sample_keys,
+                rounds=rounds,
+                seed=seed,
+                require=require,
+            )
 
     @observed
     @checked

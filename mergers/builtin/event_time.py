@@ -35,7 +35,7 @@ class EventTime(Latest):
     def laws(self, shape: TableShape, *, full_frames: bool) -> Laws:
         # With partial frames a late record's columns would ride on a newer one's ordering.
         # Not replay-safe: the later of equal orderings wins, and an unconditional delete forgets.
-        return Laws(associative=full_frames, selective=full_frames)
+        return Laws(associative=full_frames, commutative=full_frames, selective=full_frames)
 
     def overlay(self, groups: Groups) -> Overlay:
         deletes = groups.kinds == RowKind.DELETE

@@ -44,7 +44,13 @@ class FirstRow(Merger):
 
     def laws(self, shape: TableShape, *, full_frames: bool) -> Laws:
         # With an ordering, a lower record overlays the row, so partial records mix their columns.
-        return Laws(associative=full_frames or not shape.ordering, replay_safe=True, selective=full_frames)
+        ordered = bool(shape.ordering)
+        return Laws(
+            associative=full_frames or not ordered,
+            commutative=full_frames and ordered,
+            replay_safe=True,
+            selective=full_frames,
+        )
 
     def needs(self, shape: TableShape, columns: Collection[str]) -> frozenset[str]:
         return frozenset(columns)

@@ -250,6 +250,7 @@ CALLS: dict[str, Call] = {
     "LakeTable.record_send": of_table("record_send", True, to="elsewhere"),
     "LakeTable.associate": of_table("associate", True, uri="ticket:1"),
     "LakeTable.what_if": Call(lambda folder: lambda **how: table(folder).what_if(**how).to_arrow()),
+    "LakeTable.verify_merger": of_table("verify_merger"),
     "LakeTable.replay": Call(
         lambda folder: lambda into=None, **how: table(folder).replay(folder / "other" if into is None else into, **how)
     ),

@@ -30,6 +30,7 @@ DOCUMENTS: dict[str, str] = {
     "check": "check {t} --drop-orphans",
     "probe": "probe {tmp}/place",
     "copy": "copy {t} {tmp}/copy",
+    "verify": "verify {t} --merger commit-time",
     "replay": "replay {t} {tmp}/again",
     "record-send": "record-send {t} warehouse --since 1 --key k=1 --info ticket=7",
     "associate": "associate {t} https://tickets.example/7",

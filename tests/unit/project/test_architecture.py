@@ -169,9 +169,12 @@ PUBLIC = {
         "history_df": "the same on Spark",
     },
     "lakemerge.provenance": {
+        "DeliveryCheck": "what MergerVerification.checks holds",
         "Explanation": "what LakeTable.explain returns",
         "Lineage": "what LakeTable.lineage returns",
         "LineageEvent": "what Lineage holds",
+        "MergerVerification": "what LakeTable.verify_merger returns",
+        "RefutedLaw": "what DeliveryCheck.counterexample is",
         "ReplayResult": "what LakeTable.replay returns",
         "Step": "what Explanation.steps holds",
         "WhatIf": "what LakeTable.what_if returns",
