@@ -1,6 +1,6 @@
 """Runs the conformance cases on an engine, in every way that must not show in the answer.
 
-``cases/README.md`` defines a case and the four things a runner varies. A :class:`Mode` is one choice
+``docs/guides/conformance.md`` defines a case and the four things a runner varies. A :class:`Mode` is one choice
 of all four; :func:`plan` rewrites a case's steps for it and :func:`run_case` plays them.
 """
 
