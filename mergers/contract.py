@@ -281,3 +281,8 @@ class Merger(ABC):
         It is called only if :meth:`laws` declares the fold associative. ``None`` keeps all.
         """
         return None
+
+    def unites(self, shape: TableShape, columns: Collection[str]) -> bool:
+        """Whether neighbours of one commit, upserts of one key with these columns, may become the one record that they
+        make where the key has no row. Source: docs/merge-semantics.md, 6.7."""
+        return False

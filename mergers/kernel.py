@@ -26,7 +26,17 @@ from mergers.portions import ARRAY_BYTES, gather, is_large, is_overflow, portion
 from mergers.restart import combine_restarted, has_restarts, merge_restarted
 from mergers.type_names import type_name
 
-__all__ = ["VERSION_COLUMN", "Folded", "Frame", "combine", "fold", "overlay_rows", "tombstone_schema"]
+__all__ = [
+    "VERSION_COLUMN",
+    "Folded",
+    "Frame",
+    "United",
+    "combine",
+    "fold",
+    "overlay_rows",
+    "tombstone_schema",
+    "unite",
+]
 
 Combining = Callable[[Groups], Bools | None]
 """``Merger.combine``, or the like."""
@@ -241,6 +251,93 @@ def _combine(combining: Combining | None, shape: TableShape, frame: Frame, start
         versions=_versions_of(frame),
     )
     return combine_restarted(groups, combining)
+
+
+def unite(merger: Merger, shape: TableShape, frame: Frame) -> United | None:
+    """The frame with one record in the place of neighbours that its merger unites; ``None`` if there are none.
+    Neighbours whose one record cannot be made, because a total does not fit its column, stay apart.
+
+    :param frame: records of one commit, sorted by key; those of a key are in their order.
+    """
+    rows, kinds = frame.rows, frame.kinds
+    if not rows.num_rows or is_large(rows) or has_restarts(kinds) or not merger.unites(shape, rows.column_names):
+        return None
+    starts = group_starts(key_columns(rows, shape.key))
+    if len(starts) == rows.num_rows:
+        return None
+    first = np.zeros(rows.num_rows, dtype=np.bool_)
+    first[starts] = True
+    if kinds is not None:
+        others = ~np.isin(kinds, (RowKind.INSERT, RowKind.UPDATE_AFTER))
+        first |= others
+        first[1:] |= others[:-1]
+    begin = np.flatnonzero(first)
+    sizes = np.diff(np.append(begin, rows.num_rows))
+    runs = np.flatnonzero(sizes > 1)
+    made, ranges, splits = [rows.slice(0, 0)], [(0, len(runs))] if len(runs) else [], 0
+    united = np.zeros(len(begin), dtype=np.bool_)
+    while ranges:
+        low, high = ranges.pop()
+        own = runs[low:high]
+        try:
+            made.append(_united(merger, shape, rows, begin[own], sizes[own]))
+            united[own] = True
+        except MergeOverflowError:
+            splits += 1
+            if high - low > 1 and splits <= _MOST_SPLITS:
+                ranges += [((low + high) // 2, high), (low, (low + high) // 2)]
+        except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
+            if not is_overflow(error):
+                raise
+    if not united.any():
+        return None
+    merged = np.repeat(united, sizes)
+    apart = np.flatnonzero(~merged)
+    both = pa.concat_tables([rows, *(table.select(rows.column_names).cast(rows.schema) for table in made)])
+    # The made rows stand in the order of their runs: ranges are taken from low to high.
+    places = np.concatenate([apart, begin[united]])
+    picks = np.concatenate([apart, rows.num_rows + np.arange(int(united.sum()))])
+    order = np.argsort(places, kind="stable")
+    counts = np.concatenate([np.ones(len(apart), dtype=np.int32), sizes[united].astype(np.int32)])[order]
+    return United(gather(both, picks[order]), places[order], counts)
+
+
+@dataclass(frozen=True, slots=True)
+class United:
+    """A frame whose neighbours were united. Arrays have one entry for each record."""
+
+    rows: pa.Table
+    places: Ints
+    """The number of the record in the frame, or of the first one that it stands for."""
+    counts: npt.NDArray[np.int32]
+    """How many records it stands for."""
+
+
+_MOST_SPLITS = 100
+"""So often the records are divided to find those whose total does not fit. What is left then stays apart."""
+
+
+def _united(merger: Merger, shape: TableShape, rows: pa.Table, begin: Ints, sizes: Ints) -> pa.Table:
+    """The row that each run of records makes where there is none."""
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    records = np.arange(offsets[-1]) + np.repeat(begin - offsets[:-1], sizes)
+    groups = Groups(
+        shape=shape,
+        offsets=offsets,
+        kinds=np.full(len(records), RowKind.UPDATE_AFTER, dtype=np.int8),
+        stored=np.zeros(len(records), dtype=np.bool_),
+        sources=np.zeros(len(records), dtype=np.int32),
+        presence=[frozenset(rows.column_names)],
+        rows=_completed(rows, shape.schema),
+        order=records,
+        versions=np.full(len(records), -1, dtype=np.int64),
+    )
+    merged = _checked(_merged(merger, groups), groups, merger)
+    if (merged.status != Status.ROW).any():
+        raise MergerContractError(
+            f"merger {merger.name!r} unites records, and upserts of it made no row", merger=merger.name
+        )
+    return _rows(groups, merged, np.arange(len(sizes)), rows.column_names, check_nulls=False)
 
 
 def _combine_portions(combining: Combining | None, shape: TableShape, frame: Frame, starts: Ints) -> Bools:

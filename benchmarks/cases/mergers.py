@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -36,11 +37,12 @@ from lakemerge import LakeTable, Settings
 
 __all__ = ["mergers"]
 
-_PARTS = ("updates", "versions", "functions", "row", "expression", "pypaimon")
+_PARTS = ("updates", "versions", "functions", "row", "expression", "uniting", "pypaimon")
 _PAIMON_TARGET = 20.0
 _ROW_TARGET = 10.0
 _BUILT_IN_TARGET = 2.0
 _HOT_RECORDS = 1_000_000
+_COUNTERS, _INCREMENTS = 30_000, 1_000
 _PAIMON_ROUNDS = 3
 """It takes so long that a few rounds are enough."""
 
@@ -77,6 +79,8 @@ def mergers(
             _row_contract(updates(scale, seed=seed), run.report, rounds)
         if "expression" in parts:
             _expressions(scale, seed, run.report, rounds)
+        if "uniting" in parts:
+            _uniting(run, scale, rounds)
         if "pypaimon" in parts:
             if paimon.PYTHON.exists():
                 _against_pypaimon(one_table(scale, seed=seed), run, rounds)
@@ -141,6 +145,58 @@ def _expressions(scale: float, seed: int, report: Report, rounds: int) -> None:
         seconds = statistics.median(timed)
         each = seconds / hot.log_rows * 1e6
         report.say(f"hot key of {hot.log_rows:,} records, {case.name}: {seconds:.2f} s, {each:.0f} us each")
+
+
+def _uniting(run: Run, scale: float, rounds: int) -> None:
+    """Increments of counters in one frame: as one record of each counter, and apart, as a table keeps them that retains
+    records."""
+    keys, times = max(10, int(_COUNTERS * scale)), _INCREMENTS
+    frame = pa.table({"id": np.tile(np.arange(keys), times), "n": np.ones(keys * times, dtype=np.int64)})
+    start = pa.table({"id": np.arange(keys), "n": np.zeros(keys, dtype=np.int64)})
+    retained = {"united": {}, "apart": {"lakemerge.recordRetention": "interval 1 day"}}
+    tables: dict[str, LakeTable] = {}
+    for how, properties in retained.items():
+        tables[how] = LakeTable.create(
+            run.folder / how,
+            "id BIGINT, n BIGINT",
+            key=["id"],
+            merger="aggregate",
+            options={"aggregates": {"n": "sum"}},
+            buckets=4,
+            properties={**OFF, **properties},
+        )
+        tables[how].upsert(start)
+    what, report = f"{keys:,} counters, {times:,} increments each in one frame", run.report
+    begun = {how: table.version for how, table in tables.items()}
+    samples = interleave(
+        [
+            Contender(how, partial(table.upsert, frame), before=partial(_back, table, begun[how]))
+            for how, table in tables.items()
+        ],
+        rounds=rounds,
+    )
+    report.timed("uniting", f"{what}: upsert, united against apart", samples["united"], samples["apart"])
+    for how, table in tables.items():
+        size = int(table.history()[0].metrics["numOutputBytes"])
+        report.value("uniting", f"{what}: files of the log, {how}", "bytes", size)
+        report.value("uniting", f"{what}: rows of the log, {how}", "rows", table.detail().log_rows)
+    samples = interleave([Contender(how, table.to_arrow) for how, table in tables.items()], rounds=rounds)
+    report.timed("uniting", f"{what}: read, united against apart", samples["united"], samples["apart"])
+    version = {how: table.version for how, table in tables.items()}
+    contenders = [
+        Contender(how, table.compact, before=partial(_back, table, version[how])) for how, table in tables.items()
+    ]
+    samples = interleave(contenders, rounds=rounds)
+    report.timed("uniting", f"{what}: compaction, united against apart", samples["united"], samples["apart"])
+    for how, table in tables.items():
+        total = pc.sum(table.to_arrow().column("n")).as_py()
+        report.check(f"uniting, {how}", [] if total == keys * times else [f"the total is {total:,}"])
+
+
+def _back(table: LakeTable, version: int) -> None:
+    """Take back what was done since a version."""
+    if table.version != version:
+        table.restore(version=version)
 
 
 def _contender(case: Case, inputs: Inputs) -> Contender:

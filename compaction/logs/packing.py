@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from lakemerge.format.keys import BucketId, Key, keys_at
 from lakemerge.format.log_block import LogBlock, LogFile
-from lakemerge.format.names import KIND_COLUMN, LOG_FOLDER
+from lakemerge.format.names import KIND_COLUMN, LOG_FOLDER, RECORDS_COLUMN
 from lakemerge.layout.view import FileSlice
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
@@ -141,7 +141,7 @@ class _Loaded(ParquetFiles):
                 for block in ordered:
                     files.footer(stored, block.groups)  # raises if the file lacks some of them
                 groups = [group for block in ordered for group in block.groups]
-                schema = block_schema(_nullable(merge.config.schema), ordered[0])
+                schema = _block_schema(merge, ordered[0])
                 budget = merge.settings.merge_budget_bytes
                 row_bytes = sum(block.data_bytes for block in ordered) / max(1, sum(block.rows for block in ordered))
                 streamed = files.stream(
@@ -182,7 +182,7 @@ def _merged(
     # All keys of the bucket, even if some are merged already: the records' versions decide which are live.
     file_slice = FileSlice(part.bucket_id, part.buckets, blocks=part.blocks)
     per_block = max(1, merge.settings.merge_budget_bytes // 2 // len(part.blocks))
-    schemas = [block_schema(_nullable(config.schema), block) for block in part.blocks]
+    schemas = [_block_schema(merge, block) for block in part.blocks]
     runs = [
         block_run(
             block_stream(block, schema, file_slice, config, files, per_block), schema, config.key, block, per_block
@@ -241,7 +241,8 @@ def _told(rows: pa.Table, block: LogBlock) -> pa.Table:
     rows = rows.set_column(rows.column_names.index(KIND_COLUMN), KIND_COLUMN, kinds)
     if block.packed_from is not None:
         return rows
-    return rows.append_column(VERSION_COLUMN, pa.array(np.full(rows.num_rows, block.version, dtype=np.int64)))
+    place = len(rows.column_names) - (RECORDS_COLUMN in rows.column_names)
+    return rows.add_column(place, VERSION_COLUMN, pa.array(np.full(rows.num_rows, block.version, dtype=np.int64)))
 
 
 def _deciding(rows: pa.Table, columns: Columns, merge: MergeSpec) -> pa.Table:
@@ -250,9 +251,17 @@ def _deciding(rows: pa.Table, columns: Columns, merge: MergeSpec) -> pa.Table:
     shape = merge.config.shape
     kinds = rows.column(KIND_COLUMN).to_numpy()
     versions = rows.column(VERSION_COLUMN).to_numpy()
-    frame = Frame(rows.drop_columns([KIND_COLUMN, VERSION_COLUMN]), kinds, versions, columns)
+    own = [name for name in rows.column_names if name in columns]
+    frame = Frame(rows.select(own), kinds, versions, columns)
     keep = combine(merge.merger, shape, frame, full=len(columns) == len(shape.schema))
     return rows if keep is None or keep.all() else rows.filter(pa.array(keep))
+
+
+def _block_schema(merge: MergeSpec, block: LogBlock) -> pa.Schema:
+    """The columns of a block; also for how many records each stands, if the merger unites records."""
+    schema = block_schema(_nullable(merge.config.schema), block)
+    unites = merge.merger.unites(merge.config.shape, block.file.columns)
+    return schema.append(pa.field(RECORDS_COLUMN, pa.int32())) if unites else schema
 
 
 def _nullable(schema: pa.Schema) -> pa.Schema:
@@ -330,4 +339,5 @@ class _PackedFile:
             return
         rows = pa.concat_tables(self._held)
         self._held = []
-        self._output.write(rows.select([*self._columns, KIND_COLUMN, VERSION_COLUMN]))
+        own = [RECORDS_COLUMN] if RECORDS_COLUMN in rows.column_names else []
+        self._output.write(rows.select([*self._columns, KIND_COLUMN, VERSION_COLUMN, *own]))

@@ -16,6 +16,7 @@ __all__ = [
     "MAX_BUCKETS",
     "MERGED_FOLDER",
     "MINOR_DOMAIN_PREFIX",
+    "RECORDS_COLUMN",
     "RESET_DOMAIN",
     "SAVEPOINT_DOMAIN_PREFIX",
     "SLICE_TAG",
@@ -68,5 +69,7 @@ TOMBSTONE_FOLDER: Final = "_lakemerge/tombstones"
 
 FILE_COLUMN: Final = "_lm_file"
 """Physical column of base and winner files that is not in the Delta schema: the file's ordinal, INT32."""
+RECORDS_COLUMN: Final = "_lm_records"
+"""Physical column of log files with records that stand for several: for how many, INT32."""
 KIND_COLUMN: Final = "_lm_kind"
 """Physical column of log files that hold anything but upserts: values of ``RowKind``."""

@@ -289,6 +289,8 @@ class _Story:
             ordered_by=self.ordered_by,
         )
         verdict, words = _verdict(change, was_failed, self.failed)
+        if record.stands_for > 1:
+            words = f"{words} (one record for {record.stands_for:,} of its commit)"
         self._note_setter(change, record)
         if record.version > self.shown_after:
             self._add(

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lakemerge.format.config import TableConfig
 from lakemerge.format.log_block import LogBlock
-from lakemerge.format.names import KIND_COLUMN
+from lakemerge.format.names import KIND_COLUMN, RECORDS_COLUMN
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.python_values import python_rows
@@ -60,6 +60,8 @@ class KeyRecord:
     """The record alone, with the columns that it carries."""
     is_packed: bool
     """Whether it is in a consolidated log."""
+    stands_for: int = 1
+    """How many records of its commit it stands for."""
 
     @property
     def values(self) -> dict[str, Any]:
@@ -114,15 +116,17 @@ def _of_block(
     handle: Handle, file_slice: FileSlice, block: LogBlock, config: TableConfig, files: ParquetFiles
 ) -> list[KeyRecord]:
     schema = block_schema(pa.schema([*nullable(config.schema), *PLACE]), block)
+    schema = schema.append(pa.field(RECORDS_COLUMN, pa.int32()))
     budget = handle.settings.merge_budget_bytes
     found: list[KeyRecord] = []
     for table, _ in block_stream(block, schema, file_slice, config, files, budget):
         packed = block.packed_from is not None
         kinds = table.column(KIND_COLUMN).to_pylist()
         places = table.column(_POSITION).to_pylist()
+        counts = table.column(RECORDS_COLUMN).to_pylist()
         versions = table.column(VERSION_COLUMN).to_pylist() if packed else [block.version] * table.num_rows
         carried = [name for name in table.column_names if name in config.schema.names]
-        for row, (kind, place, version) in enumerate(zip(kinds, places, versions, strict=True)):
+        for row, (kind, place, version, count) in enumerate(zip(kinds, places, versions, counts, strict=True)):
             found.append(
                 KeyRecord(
                     version=version,
@@ -131,6 +135,7 @@ def _of_block(
                     kind=RecordKind.UPDATE_AFTER if kind is None else RecordKind(kind),
                     rows=table.slice(row, 1).select(carried),
                     is_packed=packed,
+                    stands_for=count or 1,
                 )
             )
     return found

@@ -1,4 +1,5 @@
-"""By how many records a table is short: those that a writer or a log compaction combined away, as mergers allow.
+"""By how many records a table is short: those that a writer or a log compaction combined away or united, as mergers
+allow.
 
 Under the table's own merger they decide nothing. Another merger, or a condition on records, might have seen them.
 Source: docs/guides/provenance.md, "What if".
@@ -29,6 +30,8 @@ class Short:
     first: int
     last: int
     records: int
+    united: int = 0
+    """How many of them are in other records, which stand for several."""
     is_load: bool = False
     """Whether the first write of the table merged them into its rows."""
 
@@ -51,7 +54,8 @@ def shorts(handle: Handle, logs: Sequence[LogCommit], known: Iterable[PastCommit
             continue
         lacking = sum(count or 0 for count in given) - rows
         if lacking > 0:
-            found.append(Short(first, last, lacking))
+            united = sum(_number(commit, _UNITED) or 0 for commit in own if commit is not None)
+            found.append(Short(first, last, lacking, min(united, lacking)))
     return found
 
 
@@ -76,7 +80,14 @@ def _given(commit: PastCommit) -> int | None:
 
 
 def _count(commit: PastCommit) -> int | None:
-    told = commit.metrics.get("numSourceRows")
+    return _number(commit, "numSourceRows")
+
+
+_UNITED = "numUnitedRecords"
+
+
+def _number(commit: PastCommit, metric: str) -> int | None:
+    told = commit.metrics.get(metric)
     try:
         return None if told is None else int(told)
     except ValueError:
@@ -111,4 +122,9 @@ def in_words(short: Short) -> str:
     )
     if short.is_load:
         return f"{what}: the first write of a table merges its records into rows"
+    others = "others of their commits, which stand for several, as the merger at that time allows"
+    if short.united == short.records:
+        return f"{what}: they are in {others}"
+    if short.united:
+        return f"{what}: {short.united:,} are in {others}, and of the rest only the deciding ones were kept"
     return f"{what}: only the deciding records of each key were kept, as the laws of the merger at that time allow"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -22,7 +23,7 @@ from lakemerge.errors import FrameError
 from lakemerge.format.config import TableConfig
 from lakemerge.format.keys import BucketId, Key, keys_at
 from lakemerge.format.log_block import LogBlock, LogFile
-from lakemerge.format.names import KIND_COLUMN, LOG_FOLDER
+from lakemerge.format.names import KIND_COLUMN, LOG_FOLDER, RECORDS_COLUMN
 from lakemerge.layout.placement import place_rows
 from lakemerge.options import Settings
 from lakemerge.schema.nested import settled
@@ -33,7 +34,7 @@ from lakemerge.write.parquet.encoding import writer_options
 from lakemerge.write.parquet.output import write_groups
 from mergers import Frame, Merger, RowKind
 from mergers.contract import Ints, Kinds
-from mergers.kernel import combine
+from mergers.kernel import combine, unite
 from mergers.keys import key_columns, sort_order
 from mergers.portions import gather, plain_bytes, row_bytes, spans, together
 
@@ -57,6 +58,8 @@ class PackSpec:
     """Begin version and transaction id. It is unique to this write, and part of file names."""
     combines: bool = True
     """Whether records may be left out that others of their key make irrelevant."""
+    unites: bool = True
+    """Whether neighbours may become one record, if the merger unites them."""
     dry: bool = False
     """Whether files are only made to know their sizes, and nothing is stored."""
 
@@ -68,6 +71,8 @@ class Packed:
     blocks: tuple[LogBlock, ...]
     rows: int
     """How many records the task was given, before pre-combining."""
+    united: int = 0
+    """How many of them are in others, which say for how many they stand."""
 
     @property
     def files(self) -> tuple[LogFile, ...]:
@@ -84,16 +89,18 @@ def pack(batches: Iterable[pa.RecordBatch], spec: PackSpec, task: int) -> Packed
     have. Files that were written before the error are then orphans. The caller or vacuum deletes them.
     """
     blocks: list[LogBlock] = []
-    rows = 0
+    rows = united = 0
     attempt = uuid.uuid4().hex[:8]
     number = 0
     for portion in _chunks(batches, spec):
         rows += portion.table.num_rows
         for table, kinds in _of_files(portion, spec.config.key):
             path = f"{LOG_FOLDER}/{spec.name}-{task:05d}-{number:05d}-{attempt}.parquet"
-            blocks.extend(_write_file(table, kinds, spec, path))
+            written, own = _write_file(table, kinds, spec, path)
+            blocks.extend(written)
+            united += own
             number += 1
-    return Packed(tuple(blocks), rows)
+    return Packed(tuple(blocks), rows, united)
 
 
 class _Portion(NamedTuple):
@@ -204,16 +211,19 @@ def joined(held: Sequence[pa.RecordBatch], kinds: Sequence[Kinds | None]) -> tup
     return table, np.concatenate(parts)
 
 
-def _write_file(table: pa.Table, kinds: Kinds | None, spec: PackSpec, path: str) -> list[LogBlock]:
-    table, kinds, slices, starts = _arrange(table, kinds, spec)
+def _write_file(table: pa.Table, kinds: Kinds | None, spec: PackSpec, path: str) -> tuple[list[LogBlock], int]:
+    """The blocks of the file, and how many of its records are in others."""
+    table, kinds, counts, slices, starts = _arrange(table, kinds, spec)
     if not table.num_rows:
-        return []  # all records are deletes, and the merger ignores deletes
+        return [], 0  # all records are deletes, and the merger ignores deletes
     columns = tuple(table.column_names)
     keys = key_columns(table, spec.config.key)
     ends = [*starts[1:].tolist(), table.num_rows]
     bounds = keys_at(keys, [p for start, end in zip(starts.tolist(), ends, strict=True) for p in (start, end - 1)])
     if kinds is not None:
         table = table.append_column(KIND_COLUMN, pa.array(kinds))
+    if counts is not None:
+        table = table.append_column(RECORDS_COLUMN, pa.array(counts))
     written: list[tuple[int, int]] = []
     groups = 0
     limit = spec.settings.row_group_rows
@@ -228,7 +238,7 @@ def _write_file(table: pa.Table, kinds: Kinds | None, spec: PackSpec, path: str)
         writer.close()
         size = sink.tell()
     file = LogFile(path, size, columns)
-    return [
+    blocks = [
         LogBlock(
             file=file,
             first_row_group=first,
@@ -242,13 +252,14 @@ def _write_file(table: pa.Table, kinds: Kinds | None, spec: PackSpec, path: str)
         )
         for i, (first, count) in enumerate(written)
     ]
+    return blocks, 0 if counts is None else int(counts.sum()) - len(counts)
 
 
 def _arrange(
     table: pa.Table, kinds: Kinds | None, spec: PackSpec
-) -> tuple[pa.Table, Kinds | None, list[BucketId], Ints]:
-    """The rows sorted by (partition, bucket, key), and where each bucket starts. The rows are pre-combined if the
-    merger allows it."""
+) -> tuple[pa.Table, Kinds | None, npt.NDArray[np.int32] | None, list[BucketId], Ints]:
+    """The rows sorted by (partition, bucket, key), how many records each stands for, and where each bucket starts. The
+    rows are pre-combined, and neighbours united, if the merger allows it."""
     keys = key_columns(table, spec.config.key)
     placed = place_rows(table, spec.config, spec.buckets)
     order = placed.by_bucket(sort_order(keys))
@@ -260,10 +271,15 @@ def _arrange(
     if keep is not None and not keep.all():
         table, slots = table.filter(pa.array(keep)), slots[keep]
         kinds = None if kinds is None else kinds[keep]
+    united = unite(spec.merger, spec.config.shape, Frame(table, kinds, -1)) if spec.combines and spec.unites else None
+    if united is not None:
+        table, slots = united.rows, slots[united.places]
+        kinds = None if kinds is None else kinds[united.places]
     if kinds is not None and np.isin(kinds, (RowKind.INSERT, RowKind.UPDATE_AFTER)).all():
         kinds = None
     starts = np.flatnonzero(np.diff(slots, prepend=-1))
-    return table, kinds, [placed.bucket(slot) for slot in slots[starts].tolist()], starts
+    counts = None if united is None else united.counts
+    return table, kinds, counts, [placed.bucket(slot) for slot in slots[starts].tolist()], starts
 
 
 def stored_bound(key: Key) -> Key | None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from lakemerge._internal.arguments import shown
 from lakemerge._internal.near import did_you_mean
 from lakemerge.commits.provenance import Along, Isolation, Provenance
-from lakemerge.delta import check_info
+from lakemerge.delta import check_info, duration_ms
 from lakemerge.errors import FrameError, InputError, SchemaError
 from lakemerge.format.config import TableConfig
 from lakemerge.format.names import KIND_COLUMN
@@ -41,6 +41,7 @@ __all__ = ["OwnTxn", "Write", "WriteRequest", "choose_buckets", "plan_frame", "r
 
 _MIB = 1024 * 1024
 _HINTS = 5
+_RECORD_RETENTION = "lakemerge.recordRetention"
 """After so many problems, columns get no hint any more: each is compared with all others, and told with all."""
 
 
@@ -134,6 +135,7 @@ class Write:
             buckets=begin.config.buckets or choose_buckets(estimated_bytes),
             settings=handle.settings,
             name=handle.write_name(begin, transaction),
+            unites=duration_ms(begin.snapshot.metadata, _RECORD_RETENTION, default=0) == 0,
         )
         if request.merge_schema:
             parameters["mergeSchema"] = True

@@ -88,6 +88,8 @@ def finish(write: Write, packed: Sequence[Packed], *, load_file_slices: LoadFile
     rows = sum(task.rows for task in packed)
     files = list(dict.fromkeys(block.file for block in blocks))
     metrics: dict[str, object] = {"numSourceRows": rows, "numLogFiles": len(files), "numLogBlocks": len(blocks)}
+    if united := sum(task.united for task in packed):
+        metrics["numUnitedRecords"] = united
     size = sum(file.size_bytes for file in files)
     with discarding(write):
         if blocks and load_file_slices is not None and write.may_load:

@@ -90,14 +90,20 @@ class Aggregate(Merger):
         functions = self.functions.values()
         commutative = all(function.commutative for function in functions)
         exact = all(function.associative and not _rounds(function) for function in functions)
-        # With an ordering, combining records hides that one of them is late. So it must not matter on which side a
-        # value is added, and deletes must not remove rows.
+        if shape.ordering:
+            # The clear of a transaction remembers its ordering, and keeps out a record that is older only as long as no
+            # newer one has made a row: so it matters where the records stand, and in which order they come.
+            return Laws()
         in_any_order = commutative and not self.remove_record_on_delete
         return Laws(
-            associative=exact and (in_any_order or not shape.ordering),
+            associative=exact,
             commutative=exact and in_any_order,
             replay_safe=in_any_order and all(function.idempotent for function in functions),
         )
+
+    def unites(self, shape: TableShape, columns: Collection[str]) -> bool:
+        functions = [function for name, function in self.functions.items() if name in columns]
+        return not shape.ordering and all(function.unites and not _rounds(function) for function in functions)
 
     def needs(self, shape: TableShape, columns: Collection[str]) -> frozenset[str]:
         return frozenset(columns)

@@ -15,7 +15,7 @@ from tests.model import CommitTime, EventTime, Merger, Record, State, Tombstone
 from tests.property.effort import some
 
 CASES_PER_FILE = {
-    "aggregate.json": 27,
+    "aggregate.json": 29,
     "cdc.json": 8,
     "commit_time.json": 6,
     "configuration.json": 10,

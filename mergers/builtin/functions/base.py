@@ -103,6 +103,8 @@ class Function(ABC):
     retractable: ClassVar[bool] = False
     commutative: ClassVar[bool] = False
     associative: ClassVar[bool] = True
+    unites: ClassVar[bool] = False
+    """Whether neighbours of one commit may become the one value that they make (docs/merge-semantics.md, 6.7)."""
     idempotent: ClassVar[bool] = False
     """Whether adding the same value again changes nothing, wherever it comes."""
     keeps_lone: ClassVar[bool] = True

@@ -63,6 +63,7 @@ class Sum(Function):
     types = "numbers"
     retractable = True
     commutative = True
+    unites = True
 
     @classmethod
     def takes(cls, kind: pa.DataType) -> bool:

@@ -44,6 +44,7 @@ def settle(segments: Segments, sets: Bools, clears: Bools, fills: Bools) -> Ints
 class LastValue(Function):
     name = "last_value"
     types = "any"
+    unites = True
     waits = True
     retractable = True
     forgets = True
@@ -61,6 +62,7 @@ class LastValue(Function):
 class LastNonNullValue(Function):
     name = "last_non_null_value"
     types = "any"
+    unites = True
     retractable = True
     forgets = True
 
@@ -78,6 +80,7 @@ class LastNonNullValue(Function):
 class FirstValue(Function):
     name = "first_value"
     types = "any"
+    unites = True
 
     @classmethod
     def takes(cls, kind: pa.DataType) -> bool:
@@ -91,6 +94,7 @@ class FirstValue(Function):
 class FirstNonNullValue(Function):
     name = "first_non_null_value"
     types = "any"
+    unites = True
 
     @classmethod
     def takes(cls, kind: pa.DataType) -> bool:
@@ -108,6 +112,7 @@ class _Extreme(Function):
 
     types = "anything that can be compared"
     commutative = True
+    unites = True
     idempotent = True
 
     @classmethod

@@ -112,6 +112,10 @@ class HllSketch(_Union):
     """``lg_k``: the binary logarithm of the size of a union."""
 
     name = "hll_sketch"
+    # The estimate hardly changes, but the bytes of a union depend on the order in which sketches were united.
+    commutative = False
+    associative = False
+    idempotent = False
 
     lg_k: int = 12
 
@@ -131,6 +135,7 @@ class ThetaSketch(_Union):
     """``lg_k``: the binary logarithm of the size of a union."""
 
     name = "theta_sketch"
+    unites = True
 
     lg_k: int = 12
 
@@ -156,6 +161,7 @@ class RoaringBitmap(_Union):
     """``bits``: 32 (the default) or 64, the width of the numbers in the bitmap."""
 
     name = "roaring_bitmap"
+    unites = True
 
     bits: int = 32
 

@@ -179,7 +179,7 @@ def one_shuffle_partition(spark: SparkSession) -> Iterator[None]:
 
 
 def test_every_supported_case_is_collected() -> None:
-    assert (len(PLAYED), len(REFUSED), len(SAMPLE)) == (250, 18, 33)
+    assert (len(PLAYED), len(REFUSED), len(SAMPLE)) == (252, 18, 33)
 
 
 @pytest.mark.parametrize("case", some(PLAYED), ids=str)

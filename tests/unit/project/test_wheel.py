@@ -40,7 +40,7 @@ def test_holds_just_the_product(wheel: zipfile.ZipFile) -> None:
         path.relative_to(ROOT).as_posix()
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
-        if path.is_file() and (path.suffix in (".py", ".jar") or path.name == "py.typed")
+        if path.is_file() and (path.suffix in (".py", ".jar", ".json") or path.name == "py.typed")
     }
     assert found == expected | {"pyspark_lakemerge.py", "pyspark_lakemerge_catalog.py"}
 
