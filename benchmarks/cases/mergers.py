@@ -177,9 +177,9 @@ def _uniting(run: Run, scale: float, rounds: int) -> None:
     )
     report.timed("uniting", f"{what}: upsert, united against apart", samples["united"], samples["apart"])
     for how, table in tables.items():
-        size = int(table.history()[0].metrics["numOutputBytes"])
+        size = int(str(table.history()[0].metrics["numOutputBytes"]))
         report.value("uniting", f"{what}: files of the log, {how}", "bytes", size)
-        report.value("uniting", f"{what}: rows of the log, {how}", "rows", table.detail().log_rows)
+        report.value("uniting", f"{what}: rows of the log, {how}", "objects", table.detail().log_rows)
     samples = interleave([Contender(how, table.to_arrow) for how, table in tables.items()], rounds=rounds)
     report.timed("uniting", f"{what}: read, united against apart", samples["united"], samples["apart"])
     version = {how: table.version for how, table in tables.items()}

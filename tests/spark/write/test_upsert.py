@@ -418,6 +418,20 @@ def test_what_a_result_tells(spark: SparkSession, tmp_path: Path) -> None:
     assert metrics == {"numSourceRows": 2000, "numFiles": 2, "numOutputBytes": result.bytes}
 
 
+def test_increments_of_a_task_are_one_record(spark: SparkSession, tmp_path: Path) -> None:
+    options = {"aggregates": {"n": "sum"}}
+    table = create(spark, tmp_path, "id BIGINT, n BIGINT", ordering=[], merger="aggregate", options=options)
+    table.upsert(spark.range(2).selectExpr("id", "0L AS n"))
+    table.upsert(spark.range(1000).selectExpr("id % 2 AS id", "1L AS n").coalesce(1))
+    table.upsert(spark.range(1000).selectExpr("id % 2 AS id", "2L AS n").repartition(2, "id"))
+    assert rows(table) == [(0, 1500), (1, 1500)]
+    assert table.detail().log_rows == 4
+    assert [entry.metrics["numUnitedRecords"] for entry in table.history(limit=2)] == ["998", "998"]
+    table.compact_logs()
+    table.compact()
+    assert rows(table) == [(0, 1500), (1, 1500)]
+
+
 def test_partitions(spark: SparkSession, tmp_path: Path) -> None:
     places = ("NO", "S E", "x/y=%z")
     ddl = "c STRING, day DATE, id BIGINT, at INT, v STRING"

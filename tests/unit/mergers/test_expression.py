@@ -15,6 +15,7 @@ import pytest
 import mergers.builtin.rules.checked as checked_rules
 import mergers.builtin.rules.folds as folds
 from lakemerge import CompactFirstError, FrameError, LakeTable, MergeOverflowError, MergerConfigurationError
+from lakemerge.report import report_html
 from mergers import Frame, Laws, Merger, TableShape, default_registry, fold
 from mergers.builtin.rules.rounds import fold_in_rounds
 from mergers.kernel import VERSION_COLUMN, tombstone_schema
@@ -337,6 +338,9 @@ def test_readers_and_provenance_merge_by_the_rules(tmp_path: Path) -> None:
     table.replay(tmp_path / "copy")
     table.replay(tmp_path / "copy", options=options)
     assert LakeTable.open(tmp_path / "copy").to_arrow().to_pylist() == table.to_arrow().to_pylist()
+    page = report_html(table, key={"id": 1})
+    assert "n is old.n + new.n, with old.n 5, new.n 2" in page
+    assert "expression" in page
     table.compact_logs()
     table.compact(minor=True)
     table.compact()
