@@ -47,7 +47,7 @@ pytestmark = pytest.mark.long
 SCALE = 0.001
 SMALL: Mapping[str, tuple[Mapping[str, Any], int]] = {
     "foundation": ({"scale": SCALE, "parts": ("metadata", "requests"), "rounds": 1, "files": 60, "commits": 7}, 38),
-    "mergers": ({"scale": 0.002, "parts": ("updates", "versions", "functions", "row", "expression"), "rounds": 1}, 52),
+    "mergers": ({"scale": 0.002, "parts": ("updates", "versions", "functions", "row", "expression", "uniting"), "rounds": 1}, 59),
     "compaction": ({"rows": 2_000, "rounds": 1}, 3),
     "log-compaction": ({"commits": 4, "rows": 50, "rounds": 1}, 10),
     "compaction-plan": ({"slices": 20, "commits": 3, "rounds": 1}, 6),
@@ -155,6 +155,7 @@ class Shortened:
 WRONG: Mapping[str, tuple[str, object, str, Callable[[Wrap], Wrap]]] = {
     "requests: a read loses a row": ("foundation requests", LakeTable, "to_arrow", rows_lost),
     "mergers: a merge loses a row": ("mergers row", mergers, "merged", rows_lost),
+    "mergers: increments are lost": ("mergers uniting", LakeTable, "to_arrow", rows_lost),
     "compaction: a row is lost": ("compaction", LakeTable, "compact", key_lost),
     "compaction: logs are left": (
         "compaction", LakeTable, "compact", lambda right: lambda table, **_: right(table, where="false")
