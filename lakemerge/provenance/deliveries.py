@@ -144,7 +144,8 @@ def play(merger: Merger, shape: TableShape, histories: Histories, delivery: Deli
     while ranges:
         low, high = ranges.pop()
         try:
-            made.append(_played(merger, shape, *_between(histories, delivery, low, high)))
+            lenient = high - low == 1 or searched > _MOST_FAILING // 2
+            made.append(_played(merger, shape, *_between(histories, delivery, low, high), lenient=lenient))
         except FAILURES as error:
             searched += 1
             if high - low == 1 or searched > _MOST_FAILING:
@@ -285,21 +286,29 @@ def _between(histories: Histories, delivery: Delivery, low: int, high: int) -> t
     return histories.of_keys(keep), cut
 
 
-def _played(merger: Merger, shape: TableShape, histories: Histories, delivery: Delivery) -> pa.Table:
+def _played(merger: Merger, shape: TableShape, histories: Histories, delivery: Delivery, *, lenient: bool) -> pa.Table:
+    """:param lenient: whether what cannot be done is left, as in a table: batches that cannot be combined stay apart,
+    and a state that cannot be computed is not stored."""
     if delivery.batches is not None:
-        histories, delivery = _combined(merger, shape, histories, delivery, delivery.batches)
+        histories, delivery = _combined(merger, shape, histories, delivery, delivery.batches, lenient=lenient)
     base, tombstones, names = histories.base, histories.tombstones, shape.schema.names
-    stages = np.unique(delivery.stages).tolist()
+    stages, last = np.unique(delivery.stages).tolist(), int(delivery.stages.max(initial=0))
     if delivery.column is not None:
-        stages = [*stages[:-1], None] if stages and stages[-1] else [*stages, None]
-    for stage in stages:
-        mine = delivery.stages == (delivery.stages.max(initial=0) if stage is None else stage)
-        if stage is None and not delivery.stages.any():
-            mine[:] = False
+        last = max(last, 1)  # something is stored before what is read by column
+    waiting = np.zeros(len(delivery.order), dtype=np.bool_)
+    for stage in [*(each for each in stages if each < last), last]:
+        mine = waiting | (delivery.stages == stage)
         frames = _frames(shape, histories, delivery.order[mine], delivery.commits[mine])
-        if stage is None and delivery.column is not None:
+        if stage == last and delivery.column is not None:
             return _read(merger, shape, base, tombstones, frames, delivery.column)
-        folded = fold(merger, shape, base=base, tombstones=tombstones, frames=frames, columns=names)
+        try:
+            folded = fold(merger, shape, base=base, tombstones=tombstones, frames=frames, columns=names)
+        except FAILURES:  # such as a total that leaves its column, and comes back with later records
+            if stage == last or not lenient:
+                raise
+            waiting = mine
+            continue
+        waiting = np.zeros(len(delivery.order), dtype=np.bool_)
         base, tombstones = overlay_rows(base, folded, names, sort=True), folded.tombstones
     return base
 
@@ -339,7 +348,7 @@ def _frame(shape: TableShape, histories: Histories, records: Ints, source: int, 
 
 
 def _combined(
-    merger: Merger, shape: TableShape, histories: Histories, delivery: Delivery, batches: Ints
+    merger: Merger, shape: TableShape, histories: Histories, delivery: Delivery, batches: Ints, *, lenient: bool
 ) -> tuple[Histories, Delivery]:
     """The delivery with the records of each batch combined. Those of the first stage are as they came: a base file took
     them up before."""
@@ -357,7 +366,11 @@ def _combined(
             if kept is not None:
                 keep[places[~kept & (delivery.stages[places] > 0)]] = False
             continue
-        histories = _with_folded(merger, shape, histories, order, places, frame, keep)
+        try:
+            histories = _with_folded(merger, shape, histories, order, places, frame, keep)
+        except FAILURES:  # such as a partial total that does not fit its column
+            if not lenient:
+                raise
     left = replace(delivery, order=order[keep], stages=delivery.stages[keep], commits=delivery.commits[keep])
     return histories, replace(left, batches=None)
 

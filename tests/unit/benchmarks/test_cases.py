@@ -47,7 +47,10 @@ pytestmark = pytest.mark.long
 SCALE = 0.001
 SMALL: Mapping[str, tuple[Mapping[str, Any], int]] = {
     "foundation": ({"scale": SCALE, "parts": ("metadata", "requests"), "rounds": 1, "files": 60, "commits": 7}, 38),
-    "mergers": ({"scale": 0.002, "parts": ("updates", "versions", "functions", "row", "expression", "uniting"), "rounds": 1}, 59),
+    "mergers": (
+        {"scale": 0.002, "parts": ("updates", "versions", "functions", "row", "expression", "uniting"), "rounds": 1},
+        59,
+    ),
     "compaction": ({"rows": 2_000, "rounds": 1}, 3),
     "log-compaction": ({"commits": 4, "rows": 50, "rounds": 1}, 10),
     "compaction-plan": ({"slices": 20, "commits": 3, "rounds": 1}, 6),

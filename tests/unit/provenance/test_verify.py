@@ -287,3 +287,38 @@ def test_the_command_has_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixt
     told = orjson.loads(capsys.readouterr().out)
     assert (told["sound"], told["merger"], told["checks"][0]["name"]) == (True, "expression", "compacted")
     assert main(["verify", path, "--require", "fair"]) == 2
+
+
+def test_partial_totals_that_do_not_fit_refute_nothing(tmp_path: Path) -> None:
+    """No plan combines or stores them: they stay apart, and in the log."""
+    table = LakeTable.create(
+        tmp_path / "t", "id BIGINT, n TINYINT", key=["id"], merger="aggregate", options={"aggregates": {"n": "sum"}}
+    )
+    ids = range(20)
+    for amount in (-100, 100, 100, 100, -100):
+        table.upsert(pa.table({"id": ids, "n": pa.array([amount] * 20, pa.int8())}))
+    found = table.verify_merger(rounds=6)
+    assert found.is_sound, str(found)
+    assert "combined" in {check.name for check in found.checks}
+
+
+def test_an_aggregate_with_an_ordering_promises_nothing_of_late_records(tmp_path: Path) -> None:
+    """What a transaction deleted keeps out an older record, but not one that comes after a newer one."""
+    options = {"aggregates": {"n": "sum"}}
+    table = LakeTable.create(
+        tmp_path / "t",
+        "id BIGINT, n BIGINT, at BIGINT",
+        key=["id"],
+        ordering=["at"],
+        merger="aggregate",
+        options=options,
+    )
+    table.upsert(pa.table({"id": [1], "n": [1], "at": [2]}))
+    table.delete_where("id = 1")
+    for at in (1, 3):
+        table.upsert(pa.table({"id": [1], "n": [5], "at": [at]}))
+    assert table.get({"id": 1}) == {"id": 1, "n": 5, "at": 3}
+    assert table.verify_merger().is_sound
+    (broken,) = table.verify_merger(require=["commutative"]).broken
+    assert broken.counterexample is not None
+    assert (broken.counterexample.expected, broken.counterexample.found) == ("id 1, n 5, at 3", "id 1, n 10, at 3")
