@@ -284,5 +284,6 @@ class Merger(ABC):
 
     def unites(self, shape: TableShape, columns: Collection[str]) -> bool:
         """Whether neighbours of one commit, upserts of one key with these columns, may become the one record that they
-        make where the key has no row. Source: docs/merge-semantics.md, 6.7."""
+        make where the key has no row. It is used only if :meth:`laws` declares the fold associative. Source:
+        docs/merge-semantics.md, 6.7."""
         return False

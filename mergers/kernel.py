@@ -262,6 +262,8 @@ def unite(merger: Merger, shape: TableShape, frame: Frame) -> United | None:
     rows, kinds = frame.rows, frame.kinds
     if not rows.num_rows or is_large(rows) or has_restarts(kinds) or not merger.unites(shape, rows.column_names):
         return None
+    if not merger.laws(shape, full_frames=rows.num_columns == len(shape.schema)).associative:
+        return None
     starts = group_starts(key_columns(rows, shape.key))
     if len(starts) == rows.num_rows:
         return None

@@ -159,7 +159,7 @@ def test_laws_that_are_granted_are_used(name: str, tmp_path: Path) -> None:
             table.upsert(frame_of(table.schema, 10))
         counts.append(logged(table))
     combining = {"event-time", "commit-time", "first-row", "expression"}
-    combining |= {"debezium-mysql", "debezium-postgres", "aws-dms"}
+    combining |= {"aggregate", "debezium-mysql", "debezium-postgres", "aws-dms"}
     assert counts == [1 if name in combining else 10, 10]
 
 

@@ -64,7 +64,7 @@ def test_the_commands_run(path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     # at a store, and keep no table healthy.
     by_hand = {"demo", "init", "upsert", "get", "query", "diff", "jar", "metrics"}
     assert {command[0] for command in commands} == known - by_hand - {
-        "explain", "lineage", "what_if", "replay", "report", "failed_keys", "associate", "record_send",
+        "explain", "lineage", "what_if", "verify", "replay", "report", "failed_keys", "associate", "record_send",
         "probe", "copy",
     }  # fmt: skip
     for command in commands:
