@@ -63,10 +63,11 @@ def conditional_merge(state: dict[str, Any] | None, record: dict[str, Any]) -> d
 def test_a_plain_model_gives_the_rows_of_the_guides_rule(rule: str, seed: int) -> None:
     """Random histories, with compactions, of the rules of the guide that no built-in merger has."""
     rng = random.Random(seed)
+    ordering: tuple[str, ...] = ("sequence",) if rule == "auto_cdc" else ()
     if rule == "auto_cdc":
-        fields, ordering = {"city": pa.string(), "operation": pa.string(), "sequence": pa.int64()}, ("sequence",)
+        fields = {"city": pa.string(), "operation": pa.string(), "sequence": pa.int64()}
     else:
-        fields, ordering = {"pieces": pa.int32(), "version": pa.int32(), "gone": pa.bool_()}, ()
+        fields = {"pieces": pa.int32(), "version": pa.int32(), "gone": pa.bool_()}
     schema = pa.schema([("id", pa.int64()), *fields.items()])
     shape = TableShape(schema, ("id",), ordering)
     merger = default_registry().resolve("expression").from_options(options_in_the_guide(rule), shape)
