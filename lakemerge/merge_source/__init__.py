@@ -10,6 +10,7 @@ from lakemerge.merge_source.datasets import Dataset
 from lakemerge.merge_source.results import (
     ClusterLink,
     EntityExplanation,
+    IdChanges,
     LeftOutValue,
     Pending,
     Report,
@@ -23,6 +24,7 @@ __all__ = [
     "ClusterLink",
     "Dataset",
     "EntityExplanation",
+    "IdChanges",
     "LeftOutValue",
     "MergeConfig",
     "MergeSource",

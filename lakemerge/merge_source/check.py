@@ -55,9 +55,7 @@ def check(output: LakeTable, state: State, config: MergeConfig, access: Access) 
     opened = [open_input(place, one, access) for place, one in enumerate(config.inputs)]
     inputs = [as_taken_up(one, known) for one, known in zip(opened, meta.datasets, strict=True)]
     config = found_in(config, [None if one.shape is None else one.shape.schema for one in inputs])
-    shape = OutputShape.of(
-        [one.shape for one in inputs], strategy=config.strategy, as_text=config.type_conflicts == "string"
-    )
+    shape = OutputShape.of([one.shape for one in inputs], config)
     with Spool() as spool:
         target = target_schema(output.schema, shape)
         work = Work(output, state, config, inputs, shape, meta.run, spool, target, state.table.opened.handle.now_ms())

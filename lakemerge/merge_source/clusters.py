@@ -23,6 +23,7 @@ __all__ = [
     "certain_holders",
     "components",
     "find_clusters",
+    "grouped",
     "joining",
     "links_of",
     "oversize",
@@ -45,6 +46,8 @@ class Clusters:
     """Which clusters are deleted."""
     output_ids: pa.Array
     """The output ids of the clusters."""
+    split_into: pa.Array | None = None
+    """The lists of ids that the entities were split into; ``None`` if ids are not stable."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -64,6 +67,7 @@ class Clusters:
             contiguous(self.ids.slice(first, last - first)),
             self.deleted[start:end],
             contiguous(self.output_ids.slice(start, end - start)),
+            None if self.split_into is None else contiguous(self.split_into.slice(start, end - start)),
         )
 
     def batches(self, members: int) -> Iterator[tuple[int, Clusters]]:
@@ -177,11 +181,22 @@ def find_clusters(
     """
     edges = _Edges.of(rules, held, LeftOut.none() if left_out is None else left_out)
     root, chained, cut = _within(limit, len(datasets), edges)
+    clusters = grouped(root, datasets, ids, deleted)
+    values = held.encoded.dictionary.take(pa.array(edges.codes[cut]))
+    chains = np.ones(len(cut), dtype=np.bool_)
+    return Formed(clusters, chained, LeftOut(edges.classes[cut], values, edges.widths[cut], chains))
+
+
+def grouped(root: Ints, datasets: Ints, ids: pa.Array, deleted: Bools) -> Clusters:
+    """Clusters with composite ids.
+
+    :param root: for each entity the first one of its cluster.
+    """
     order = np.argsort(root, kind="stable")
     starts = run_starts(root[order])
     offsets = np.concatenate([starts, np.array([len(order)], dtype=np.int64)])
     member_datasets, member_ids = datasets[order], ids.take(pa.array(order))
-    clusters = Clusters(
+    return Clusters(
         offsets=offsets,
         members=order,
         datasets=member_datasets,
@@ -189,9 +204,6 @@ def find_clusters(
         deleted=deleted[order[starts]],
         output_ids=composite_ids(offsets, member_datasets, member_ids),
     )
-    values = held.encoded.dictionary.take(pa.array(edges.codes[cut]))
-    chains = np.ones(len(cut), dtype=np.bool_)
-    return Formed(clusters, chained, LeftOut(edges.classes[cut], values, edges.widths[cut], chains))
 
 
 def _within(limit: int | None, count: int, edges: _Edges) -> tuple[Ints, Ints, Ints]:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.merge_source.clusters import Clusters
+from lakemerge.merge_source.config import MergeConfig
 from lakemerge.merge_source.content_hash import hash_rows
 from lakemerge.merge_source.inputs import Shape
 from lakemerge.merge_source.nested_arrays import Bools, Ints, contiguous, lengths_of, list_array, run_starts, spread
@@ -18,7 +19,7 @@ from lakemerge.merge_source.value_texts import plain_texts
 from lakemerge.schema.casts import safe_cast
 from mergers.builtin.functions.equal import equality_codes
 
-__all__ = ["FIXED", "MEMBER", "Combined", "DatasetRows", "OutputShape", "combine", "members_of"]
+__all__ = ["FIXED", "MEMBER", "STABLE", "Combined", "DatasetRows", "OutputShape", "combine", "members_of"]
 
 MEMBER = pa.struct([("dataset", pa.int32()), ("id", pa.string())])
 FIXED = pa.schema(
@@ -32,6 +33,8 @@ FIXED = pa.schema(
     ]
 )
 """Columns of every output, before the properties."""
+STABLE = pa.schema([("$replaced_by", pa.string()), ("$split_into", pa.list_(pa.field("element", pa.string())))])
+"""Further columns of an output whose ids are stable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +45,19 @@ class OutputShape:
     properties: tuple[Property, ...]
     has_ids: bool
     """Whether some dataset has ``$ids`` of its own."""
+    stable: bool = False
+    """Whether ids are stable."""
 
     @staticmethod
-    def of(shapes: Sequence[Shape | None], *, strategy: str, as_text: bool) -> OutputShape:
+    def of(shapes: Sequence[Shape | None], config: MergeConfig) -> OutputShape:
         """The shape for datasets. Raises :class:`lakemerge.SchemaError` if columns of one name have no common type."""
         has_ids = any(shape is not None and shape.ids is not None for shape in shapes)
-        return OutputShape(strategy, tuple(properties_of(shapes, as_text=as_text)), has_ids)
+        properties = tuple(properties_of(shapes, as_text=config.type_conflicts == "string"))
+        return OutputShape(config.strategy, properties, has_ids, config.identity == "stable")
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema([*FIXED, *self.fields])
+        return pa.schema([*FIXED, *(STABLE if self.stable else ()), *self.fields])
 
     @property
     def fields(self) -> list[pa.Field]:
@@ -111,6 +117,8 @@ def combine(clusters: Clusters, parts: Sequence[DatasetRows], shape: OutputShape
         joined = [_joined(clusters, parts, one, compact=shape.strategy == "compact") for one in shape.properties]
         own = {one.name: lists for one, (lists, _) in zip(shape.properties, joined, strict=True)}
         singles = [(one.name, single) for one, (_, single) in zip(shape.properties, joined, strict=True)]
+    if shape.stable:
+        own |= {"$split_into": clusters.split_into}
     # Whether a value is single or a list of one is part of the entity's content.
     hashed |= own | {f"{name}\0single": _if_true(pa.array(single)) for name, single in singles}
     told = {one.name for one in shape.properties if one.lists and len(one.lists) < len(one.columns)}

@@ -21,7 +21,7 @@ from mergers.logs import logger
 
 __all__ = ["MergeConfig"]
 
-Identity = Literal["composite", "first"]
+Identity = Literal["composite", "first", "stable"]
 Strategy = Literal["default", "compact", "list"]
 TypeConflicts = Literal["refuse", "string"]
 Transitive = Literal["values", "entities"]
@@ -48,7 +48,8 @@ class MergeConfig:
     :param equality: pairs of expressions of two datasets or of one, as ``["eq", "a.x", ["lower", "b.y"]]`` or as
         ``"a.x = lower(b.y)"``.
     :param equality_sets: lists of expressions that are all equal.
-    :param identity: ``composite``: ids of all members; ``first``: the id of the first member.
+    :param identity: ``composite``: ids of all members; ``first``: the id of the first member; ``stable``: a number that
+        an entity keeps as long as one of its rows belongs to it.
     :param strategy: how members are combined: ``default`` (all values), ``compact`` (each value once), ``list`` (the
         members as they are).
     :param max_merged: how many entities may become one.

@@ -66,7 +66,7 @@ def shape_taken_up(meta: Meta) -> OutputShape:
     """The properties of the output in the last run."""
     config = MergeConfig.from_json(meta.config)
     shapes = [_shape(known, dataset) for dataset, known in zip(config.inputs, meta.datasets, strict=False)]
-    return OutputShape.of(shapes, strategy=config.strategy, as_text=config.type_conflicts == "string")
+    return OutputShape.of(shapes, config)
 
 
 def check_missing(meta: Meta, config: MergeConfig, inputs: Sequence[Input]) -> None:

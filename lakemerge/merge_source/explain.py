@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lakemerge.errors import InputError
 from lakemerge.merge_source.clusters import links_of
-from lakemerge.merge_source.combine import FIXED, OutputShape
+from lakemerge.merge_source.combine import FIXED, STABLE, OutputShape
 from lakemerge.merge_source.config import MergeConfig
 from lakemerge.merge_source.entity_states import held_of, ints, strings
 from lakemerge.merge_source.ids import key_texts
@@ -158,7 +158,9 @@ def entities_of(rows: pa.Table, shape: OutputShape, state: State) -> Iterator[di
             value = columns[name][place]
             if value is None:
                 continue
-            if name == "$merged" and shape.strategy == "list":
+            if shape.stable and name in STABLE.names:
+                entity[name] = value
+            elif name == "$merged" and shape.strategy == "list":
                 entity[name] = _members(value, columns["_members"][place], shape)
             elif len(value) == 1 and _is_single(name, shape, singles.get(place, ())):
                 if value[0] is not None:

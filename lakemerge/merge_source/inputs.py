@@ -38,7 +38,7 @@ from mergers import Merger
 __all__ = ["RESERVED", "Access", "Input", "PlainTable", "Shape", "is_of_a_dataset", "open_input", "shape_of"]
 
 
-RESERVED = frozenset({"_id", "$ids", "_deleted", "$replaced", "_updated", "_members"})
+RESERVED = frozenset({"_id", "$ids", "_deleted", "$replaced", "_updated", "_members", "$replaced_by", "$split_into"})
 """Columns that say something about an entity and are no properties."""
 
 _KIND = "_row_kind"

@@ -34,7 +34,9 @@ def seen_clusters(output: LakeTable, shape: OutputShape, remembered: OldClusters
         if shown.num_rows:
             records.append(_records(shown, shape, remembered))
             members.append(contiguous(shown.column("_members")))
-    fields = [ENTITY.field(name) for name in ("output_id", "hash", "updated", "run", "singles", "deleted")]
+    fields = [
+        ENTITY.field(name) for name in ("output_id", "hash", "updated", "run", "singles", "deleted", "split_into")
+    ]
     empty = pa.schema([*fields, ("written", pa.int64())]).empty_table()
     lists = contiguous(pa.chunked_array(members, FIXED.field("_members").type))
     inside = pc.list_flatten(lists)
@@ -71,9 +73,16 @@ def _records(rows: pa.Table, shape: OutputShape, remembered: OldClusters) -> pa.
             "run": strings(remembered.records, "run").take(at).fill_null(0),
             "singles": singles,
             "deleted": strings(rows, "_deleted").fill_null(False),
+            "split_into": _split_into(rows),
             "written": pa.array(hash_values(contiguous(rows.column("_members"))).view(np.int64)),
         }
     )
+
+
+def _split_into(rows: pa.Table) -> pa.Array:
+    kind = ENTITY.field("split_into").type
+    known = "$split_into" in rows.column_names
+    return strings(rows, "$split_into").cast(kind) if known else pa.nulls(rows.num_rows, kind)
 
 
 def _is_strange(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

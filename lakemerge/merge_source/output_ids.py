@@ -54,8 +54,8 @@ class OldClusters:
     """Clusters of the output, as the state has them."""
 
     records: pa.Table
-    """``output_id``, ``hash``, ``updated``, ``run``, ``singles``, ``deleted``, and ``written``: a hash of the members
-    as they were written."""
+    """``output_id``, ``hash``, ``updated``, ``run``, ``singles``, ``deleted``, ``split_into``, and ``written``: a hash
+    of the members as they were written."""
     offsets: Ints
     datasets: Ints
     """The datasets of the members; -1 for a dataset that was removed."""
@@ -91,7 +91,7 @@ class OldClusters:
         ids = contiguous(pa.chunked_array([listed.field("id"), strings(shown, "id")], pa.string()))
         datasets, ids = datasets[pick], ids.take(pa.array(pick))
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
-        told = shown.select(["output_id", "hash", "updated", "run", "singles", "deleted"])
+        told = shown.select(["output_id", "hash", "updated", "run", "singles", "deleted", "split_into"])
         written = pa.array(hash_values(members_of(offsets, datasets, ids)).view(np.int64))
         return OldClusters(told.append_column("written", written), offsets, datasets, ids)
 

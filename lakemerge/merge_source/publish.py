@@ -136,7 +136,8 @@ def unpublished_rows(state: State, inputs: Sequence[Input], shape: OutputShape, 
     known = assemble(members, Fresh.together([]))
     places = known.places_of(old.datasets, old.ids)
     dead = known.deleted[places[old.offsets[:-1]]]
-    clusters = Clusters(old.offsets, places, old.datasets, old.ids, dead, old.output_ids)
+    lists = strings(old.records, "split_into")
+    clusters = Clusters(old.offsets, places, old.datasets, old.ids, dead, old.output_ids, lists)
     numbers = strings(old.records, "updated")
     for start, part, parts in SoughtRows(inputs, known, clusters, Chunks(state)).batches():
         yield combine(part, parts, shape).rows.append_column("_updated", numbers.slice(start, len(part)))

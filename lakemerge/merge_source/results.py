@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lakemerge.results.findings import Finding
 from mergers.wording import printable
@@ -11,6 +11,7 @@ from mergers.wording import printable
 __all__ = [
     "ClusterLink",
     "EntityExplanation",
+    "IdChanges",
     "LeftOutValue",
     "Pending",
     "Report",
@@ -39,6 +40,29 @@ class LeftOutValue:
     def __str__(self) -> str:
         why = ", in a chain" if self.chain else ""
         return printable(f"{self.value} of {self.rule} ({self.count:,} entities{why})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdChanges:
+    """What a run would do to the ids of the output."""
+
+    appear: tuple[str, ...] = ()
+    """New ids."""
+    join: Mapping[str, str] = field(default_factory=dict)
+    """Id that would be retired -> the id that would have most of its rows."""
+    split: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Id -> the ids that would have its rows, if these are several."""
+    go: tuple[str, ...] = ()
+    """Ids that would be deleted, or be retired without a successor."""
+
+    def __str__(self) -> str:
+        lines = [
+            *(f"  {name} would appear" for name in self.appear),
+            *(f"  {name} would join {heir}" for name, heir in self.join.items()),
+            *(f"  {name} would be split into {', '.join(heirs)}" for name, heirs in self.split.items()),
+            *(f"  {name} would go" for name in self.go),
+        ]
+        return "\n".join(map(printable, lines))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +96,8 @@ class RunResult:
     holders first."""
     left_out_count: int = 0
     """How many such values there are."""
+    ids: IdChanges | None = None
+    """What a dry run would do to ids; ``None`` for any other run."""
 
     def __str__(self) -> str:
         if not self.populated:

@@ -30,7 +30,7 @@ from lakemerge.merge_source.publish import (
     unpublished_rows,
 )
 from lakemerge.merge_source.removed_entities import is_due
-from lakemerge.merge_source.results import RunResult
+from lakemerge.merge_source.results import IdChanges, RunResult
 from lakemerge.merge_source.run_effects import Plan
 from lakemerge.merge_source.run_plans import LastOutput, Work, plan_changes, plan_everything
 from lakemerge.merge_source.spool import Spool
@@ -139,11 +139,7 @@ class _Run:
         forget = self._forget_before()
         if self._is_idle(before, inputs) and not (forget is not None and is_due(self._state, forget)):
             return self._result(None, inputs, everything=False)
-        shape = OutputShape.of(
-            [one.shape for one in inputs],
-            strategy=self._config.strategy,
-            as_text=self._config.type_conflicts == "string",
-        )
+        shape = OutputShape.of([one.shape for one in inputs], self._config)
         target = target_schema(self._output.schema, shape)
         with Spool() as spool:
             work = Work(
@@ -158,8 +154,9 @@ class _Run:
                 now_ms=self._now_ms(),
                 forget_before_ms=forget,
                 spark=self._tables.spark,
+                tells_ids=self._dry_run,
             )
-            plan = Plan()
+            plan = Plan(next_id=self._meta.next_id)
             try:
                 if before.everything:
                     last: LastOutput = "output" if behind or not trusted else "both" if self._full else "state"
@@ -214,9 +211,7 @@ class _Run:
                 as_taken_up(open_input(place, one, self._tables.access), meta.datasets[place])
                 for place, one in enumerate(with_tables(config, self._config).inputs)
             ]
-            shape = OutputShape.of(
-                [one.shape for one in inputs], strategy=config.strategy, as_text=config.type_conflicts == "string"
-            )
+            shape = OutputShape.of([one.shape for one in inputs], config)
             rows = unpublished_rows(self._state, inputs, shape, after=self._done)
             target = target_schema(self._output.schema, shape)
             removed = unpublished_removals(self._state)
@@ -244,6 +239,7 @@ class _Run:
             meta,
             config=self._config.to_json(),
             run=self._number,
+            next_id=plan.next_id,
             updated=plan.updated,
             emitted_run=self._number if emits else min(meta.emitted_run, self._done),
             live=meta.live + plan.live_change,
@@ -319,6 +315,7 @@ class _Run:
             removed=0 if plan is None else len(plan.removed),
             left_out=shown(left, self._config, _SHOWN),
             left_out_count=len(left),
+            ids=plan.ids if plan is not None else IdChanges() if self._dry_run else None,
         )
 
 

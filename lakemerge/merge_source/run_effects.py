@@ -6,7 +6,7 @@ look at, and in the source of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.merge_source.clusters import Clusters, LeftOut, find_clusters
-from lakemerge.merge_source.combine import members_of
+from lakemerge.merge_source.combine import STABLE, members_of
 from lakemerge.merge_source.config import MergeConfig
 from lakemerge.merge_source.content_hash import hash_rows
 from lakemerge.merge_source.emission import REMEMBERED, Emitter
@@ -31,7 +31,11 @@ from lakemerge.merge_source.output_ids import (
     retired_ids,
     with_first_ids,
 )
+from lakemerge.merge_source.results import IdChanges
+from lakemerge.merge_source.stable_ids import Minting, id_changes, with_stable_ids
 from lakemerge.merge_source.state import ENTITY, MEMBERS_EVERYWHERE, RETIRED, departed, records
+
+_LISTS = ENTITY.field("split_into").type
 
 __all__ = ["Plan", "Settling", "departures", "settle"]
 
@@ -66,6 +70,10 @@ class Plan:
     """How many entities were looked at."""
     output_ids: pa.Array | None = None
     """The ids of all clusters that were looked at."""
+    next_id: int = 1
+    """The next number that becomes an id, where ids are stable."""
+    ids: IdChanges | None = None
+    """What becomes of ids, if the run is to tell."""
 
     @property
     def replaced_count(self) -> int:
@@ -99,6 +107,10 @@ class Settling:
     live: int | None
     """How many entities of the output are not deleted; ``None``: do not check how many of them go."""
     now_ms: int
+    minting: Minting | None = None
+    """Where stable ids come from; ``None``: ids are not stable."""
+    tells_ids: bool = False
+    """Whether to tell what becomes of ids."""
 
 
 def settle(given: Settling, plan: Plan) -> None:
@@ -121,13 +133,21 @@ def settle(given: Settling, plan: Plan) -> None:
     first = config.identity == "first"
     if first:
         clusters = with_first_ids(known, clusters, given.bystanders)
-    check_ids(config.rules, config.names, known, clusters, given.bystanders, first=first)
+    went_to: Mapping[str, Sequence[str]] = {}
+    if given.minting is not None:
+        named = with_stable_ids(known, clusters, given.old, given.minting)
+        clusters, plan.next_id, went_to = named.clusters, named.next_number, named.went_to
+    else:
+        check_ids(config.rules, config.names, known, clusters, given.bystanders, first=first)
     if given.live is not None:
         check_retired(config, known, clusters, given.old, given.left, live=given.live)
     retired = retired_ids(known, clusters, given.old, given.left)
     count = len(retired.ids)
     numbers = np.arange(given.updated, given.updated + count, dtype=np.int64)
-    plan.retired = pa.table([retired.ids, pa.array(retired.replaced), pa.array(numbers)], schema=RETIRED)
+    heirs = _heirs(retired.ids, went_to)
+    plan.retired = pa.table([retired.ids, pa.array(retired.replaced), pa.array(numbers), *heirs], schema=RETIRED)
+    if given.tells_ids:
+        plan.ids = id_changes(known, clusters, given.old, pa.concat_arrays([retired.ids, retired.removed]))
     plan.removed = retired.removed
     plan.updated = given.updated + count
     shows = clusters.output_ids.is_valid().to_numpy(zero_copy_only=False)
@@ -139,6 +159,15 @@ def settle(given: Settling, plan: Plan) -> None:
         own = pool.submit(_own_columns, known, clusters, formed.chained, given.now_ms)
         leading = _emit(given, clusters, same, plan)
     plan.records += _entity_records(known, clusters, own.result(), leading)
+
+
+def _heirs(retired: pa.Array, went_to: Mapping[str, Sequence[str]]) -> list[pa.Array]:
+    """The last two columns of :data:`RETIRED`."""
+    if not went_to:
+        return [pa.nulls(len(retired), field.type) for field in STABLE]
+    told = [went_to.get(name, ()) for name in retired.to_pylist()]
+    columns = [[names[0] if names else None for names in told], [names if len(names) > 1 else None for names in told]]
+    return [pa.array(column, field.type) for column, field in zip(columns, STABLE, strict=True)]
 
 
 def _unchanged(known: Known, clusters: Clusters) -> Bools:
@@ -169,13 +198,15 @@ def _emit(given: Settling, clusters: Clusters, same: Bools, plan: Plan) -> pa.Ta
     :data:`ENTITY`."""
     known, count = given.known, len(clusters)
     firsts = clusters.members[clusters.offsets[:-1]]
-    names = ["output_id", *REMEMBERED.names]
+    names = ["output_id", "split_into", *REMEMBERED.names]
     shown = np.flatnonzero(clusters.output_ids.is_valid().to_numpy(zero_copy_only=False) & ~same)
     formed = _chosen(clusters, shown)
     emission = given.emitter.emit(formed, given.old, run=given.run, number=plan.updated)
     plan.emitter, plan.updated = given.emitter, emission.next_number
     plan.changed, plan.deleted = emission.changed, emission.deleted
-    made = emission.remembered.append_column("output_id", formed.output_ids).select(names).combine_chunks()
+    made = emission.remembered.append_column("output_id", formed.output_ids)
+    lists = pa.nulls(len(formed), _LISTS) if formed.split_into is None else formed.split_into
+    made = made.append_column("split_into", lists).select(names).combine_chunks()
     if len(shown) == count:
         return made
     place = np.full(count, -1, dtype=np.int64)
@@ -198,6 +229,7 @@ def _chosen(clusters: Clusters, wanted: Ints) -> Clusters:
         clusters.ids.filter(pa.array(inside)),
         clusters.deleted[wanted],
         clusters.output_ids.take(pa.array(wanted)),
+        None if clusters.split_into is None else clusters.split_into.take(pa.array(wanted)),
     )
 
 

@@ -37,6 +37,7 @@ from lakemerge.merge_source.oversize_values import all_left_out_records, left_ou
 from lakemerge.merge_source.removed_entities import Departures, due_departures, forgotten_entities, forgotten_of
 from lakemerge.merge_source.run_effects import Plan, Settling, departures, settle
 from lakemerge.merge_source.spool import Spool
+from lakemerge.merge_source.stable_ids import Minting, ids_ever, next_number_of
 from lakemerge.merge_source.state import DatasetState, State, chunk_rows, deletes, redated
 from lakemerge.table.table import LakeTable
 
@@ -72,6 +73,8 @@ class Work:
     """Entities whose rows were gone by then are forgotten."""
     spark: SparkSession | None = None
     """Full runs over large datasets use it."""
+    tells_ids: bool = False
+    """Whether the plan tells what becomes of ids."""
 
     @property
     def session(self) -> SparkSession | None:
@@ -119,6 +122,8 @@ def plan_changes(work: Work, plan: Plan) -> bool:
         left_out=cut,
         live=meta.live,
         now_ms=work.now_ms,
+        minting=_minting(work),
+        tells_ids=work.tells_ids,
     )
     plan.records += reached.records
     settle(settling, plan)
@@ -178,6 +183,8 @@ def plan_everything(
         left_out=LeftOut.none() if config.oversize == "fail" else oversize(config.rules, known.held, config.max_merged),
         live=live if guarded else None,
         now_ms=work.now_ms,
+        minting=_minting(work, seen=last_output == "output"),
+        tells_ids=work.tells_ids,
     )
     # Several threads ask for these below. They are made before, so that each is made once.
     with ThreadPoolExecutor(2) as pool:
@@ -199,6 +206,21 @@ def plan_everything(
     plan.records += departures(known, plan, work.number, work.now_ms)
     _forget_ids(work, plan, due)
     return known.has_bars
+
+
+def _minting(work: Work, *, seen: bool = False) -> Minting | None:
+    """Where stable ids come from.
+
+    :param seen: whether the state is not trusted, so that the output says which ids there were.
+    """
+    meta = work.state.meta
+    if work.config.identity != "stable":
+        return None
+    continues = MergeConfig.from_json(meta.config).identity == "stable" and meta.run > 0
+    number = meta.next_id
+    if not continues or seen:
+        number = next_number_of(ids_ever(work.output), number)
+    return Minting(number, continues)
 
 
 def _in(texts: pa.Array, others: pa.Array) -> Bools:

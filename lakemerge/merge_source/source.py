@@ -26,6 +26,7 @@ from lakemerge.merge_source.publish import output_number
 from lakemerge.merge_source.removed_entities import is_due
 from lakemerge.merge_source.results import EntityExplanation, Pending, Report, RunResult, SourceCheck
 from lakemerge.merge_source.run import Tables, not_populated, run_once, with_tables
+from lakemerge.merge_source.stable_ids import ids_of_now
 from lakemerge.merge_source.state import KEY, SCHEMA, STATE_SETTINGS, Meta, State
 from lakemerge.options import Settings
 from lakemerge.quantities import milliseconds_of
@@ -103,7 +104,7 @@ class MergeSource:
         _check_some_table(inputs)
         schemas = [None if one.shape is None else one.shape.schema for one in inputs]
         warn_of_kinds(found_in(config, schemas).rules, config.aliases, schemas)
-        shape = _shape([one.shape for one in inputs], config)
+        shape = OutputShape.of([one.shape for one in inputs], config)
         options: dict[str, Any] = {"storage_options": storage_options, "merger": "commit-time"}
         try:
             LakeTable.create(
@@ -276,6 +277,16 @@ class MergeSource:
         return explain(self.table, state, self._taken_up(state.meta), output_id)
 
     @_understood
+    @checked
+    def current_ids(self, output_id: str) -> list[str]:
+        """The ids of the live entities that have what an id had, as ``$replaced_by`` and ``$split_into`` say: the id
+        itself as long as it lives. Where ids are not stable, only that.
+
+        :raises lakemerge.InputError: the output has no such id.
+        """
+        return ids_of_now(self.table, output_id)
+
+    @_understood
     def check(self) -> SourceCheck:
         """Cluster and combine all rows anew, as of the versions taken up, and compare them with state and output. It
         changes nothing.
@@ -371,7 +382,3 @@ def _open_tables(output_path: str | os.PathLike[str], access: Access, spark: Spa
         ) from error
     output = LakeTable.open(output_path, spark=spark, settings=access.settings, **options)
     return Tables(output, state, access, spark)
-
-
-def _shape(shapes: Sequence[Any], config: MergeConfig) -> OutputShape:
-    return OutputShape.of(shapes, strategy=config.strategy, as_text=config.type_conflicts == "string")

@@ -20,7 +20,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StringType
 
 from lakemerge.merge_source.clusters import Clusters
-from lakemerge.merge_source.combine import DatasetRows, OutputShape, combine
+from lakemerge.merge_source.combine import STABLE, DatasetRows, OutputShape, combine
 from lakemerge.merge_source.emission import REMEMBERED, Emission, judge
 from lakemerge.merge_source.entity_states import Fresh, Known, held_lists, held_of, ints, strings
 from lakemerge.merge_source.ids import composite_ids, ids_of
@@ -177,6 +177,8 @@ class SparkEmitter:
         first[clusters.offsets[:-1]] = True
         at = pa.array(clusters.of_members, mask=~first)
         told = {name: strings(record, name).take(at) for name in ("hash", "written", "updated")}
+        if clusters.split_into is not None:
+            told |= {"name": clusters.output_ids.take(at), "split_into": clusters.split_into.take(at)}
         return pa.table(
             {
                 "cluster": pa.array(clusters.of_members),
@@ -259,8 +261,12 @@ class _Combining:
         offsets = np.append(starts, members.num_rows)
         firsts = members.take(pa.array(starts))
         names = ids.take(pa.array(starts)) if self._identity == "first" else composite_ids(offsets, datasets, ids)
+        lists = None
+        if self._shape.stable:
+            names = strings(firsts, "name").cast(pa.string())
+            lists = strings(firsts, "split_into").cast(STABLE.field("$split_into").type)
         deleted = strings(firsts, "deleted").to_numpy(zero_copy_only=False)
-        clusters = Clusters(offsets, np.arange(len(ids)), datasets, ids, deleted, names)
+        clusters = Clusters(offsets, np.arange(len(ids)), datasets, ids, deleted, names, lists)
         combined = combine(clusters, list(self._parts(members, datasets)), self._shape)
         judged = judge(combined, strings(firsts, "hash"), strings(firsts, "written"))
         fresh = pc.add(firsts.column("cluster"), self._number)

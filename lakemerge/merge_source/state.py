@@ -23,7 +23,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from lakemerge.merge_source.combine import MEMBER
+from lakemerge.merge_source.combine import MEMBER, STABLE
 from lakemerge.merge_source.nested_arrays import Ints, contiguous
 from lakemerge.options import Settings
 from lakemerge.table.table import LakeTable
@@ -74,6 +74,7 @@ ENTITY = pa.schema(
         ("chain_dataset", pa.int32()),
         ("chain_id", pa.string()),
         ("chain_members", pa.list_(pa.field("element", MEMBER))),
+        ("split_into", pa.list_(pa.field("element", pa.string()))),
     ]
 )
 """The columns of an entity, other than dataset and id. ``gone``: its row was deleted; ``went`` is when a run found
@@ -81,7 +82,8 @@ that, in epoch milliseconds; ``chunk`` and ``place`` say where the row is kept. 
 one. In a cluster of more than :data:`MEMBERS_EVERYWHERE` only the first member has it. ``output_id``, ``hash``,
 ``updated``, ``run`` and ``singles`` are filled at the first member, and describe the last output; ``output_id`` is null
 if the entity is not output. ``chain_dataset`` and ``chain_id`` are the first of the entities that would be one if no
-value had been left out to cut a chain; the record of that first one has all of them as ``chain_members``."""
+value had been left out to cut a chain; the record of that first one has all of them as ``chain_members``.
+``split_into`` is filled at the first member where ids are stable and rows of the id went to other ones."""
 MEMBERS_EVERYWHERE = 16
 """In clusters up to this size each member lists all members, so one look-up finds the whole cluster."""
 VALUE = pa.schema([("count", pa.int64()), ("pages", pa.int32()), ("holders", pa.list_(pa.field("element", MEMBER)))])
@@ -100,8 +102,9 @@ SCHEMA = pa.schema(
     ]
 )
 _KIND = "_kind"
-RETIRED = pa.schema([("_id", pa.string()), ("$replaced", pa.bool_()), ("_updated", pa.int64())])
-"""Output ids that are retired; where ``_updated`` is null, the row is taken out of the output."""
+RETIRED = pa.schema([("_id", pa.string()), ("$replaced", pa.bool_()), ("_updated", pa.int64()), *STABLE])
+"""Output ids that are retired; where ``_updated`` is null, the row is taken out of the output. The last two columns are
+null unless ids are stable."""
 _LEFT = pa.schema([("dataset", pa.int32()), ("id", pa.string())])
 """What went in a run: entities, and retired ids of the output as those of dataset -1."""
 
@@ -125,6 +128,8 @@ class Meta:
     config: Mapping[str, Any]
     run: int = 0
     """The number of the last run; 0 before the first."""
+    next_id: int = 1
+    """The next number that becomes an id, where ids are stable."""
     updated: int = 0
     """The next number of an emitted entity."""
     emitted_run: int = 0

@@ -311,6 +311,9 @@ CALLS: dict[str, Call] = {
     "MergeSource.follow": Call(followed),
     "MergeSource.entities": Call(lambda folder: MergeSource.open(folder / "out").entities),
     "MergeSource.explain": Call(lambda folder: MergeSource.open(folder / "out").explain, lambda: {"output_id": "a"}),
+    "MergeSource.current_ids": Call(
+        lambda folder: MergeSource.open(folder / "out").current_ids, lambda: {"output_id": "a"}
+    ),
     "MergeSource.check": Call(lambda folder: MergeSource.open(folder / "out").check),
     "MergeSource.report": Call(lambda folder: MergeSource.open(folder / "out").report),
     "MergeConfig": Call(lambda folder: MergeConfig, lambda: {"datasets": {"a": "x"}}),
@@ -519,6 +522,7 @@ def test_the_right_arguments_do(whole: Path, tmp_path: Path) -> None:
         "history",
         "register_merger",
         "MergeConfig.from_sesam",
+        "MergeSource.current_ids",
         "MergeSource.explain",
         "LakeTable.replay",
     }

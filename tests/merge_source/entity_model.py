@@ -1,0 +1,149 @@
+"""Stable ids, overrides and limits of datasets in plain Python, as docs/merge-source.md says them. It shares no code
+with the product, clusters everything anew in each run, and knows nothing of increments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["EntityModel", "Row"]
+
+Row = tuple[int, str]
+"""Offset of the dataset, and id."""
+
+
+@dataclass
+class Entity:
+    rows: list[Row]
+    live: bool = True
+    split: list[str] = field(default_factory=list)
+    retired: bool = False
+    heir: str | None = None
+    replaced: bool = False
+
+    def told(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if self.rows:
+            found["rows"] = [f"{offset}|{name}" for offset, name in self.rows]
+        if self.retired or not self.live:
+            found["deleted"] = True
+        if self.replaced:
+            found["replaced"] = True
+        if self.heir is not None:
+            found["replaced_by"] = self.heir
+        if self.split:
+            found["split_into"] = self.split
+        return found
+
+
+def _order(row: Row) -> tuple[int, bytes]:
+    return row[0], row[1].encode()
+
+
+class EntityModel:
+    """Tables of rows ``{"x": ..., "y": ...}``; any two different ones of ``expressions`` that share a value join."""
+
+    def __init__(self, expressions: Sequence[tuple[int, str]], one_per: Iterable[int] = ()) -> None:
+        self.expressions = list(expressions)
+        self.one_per = set(one_per)
+        self.rows: dict[Row, Mapping[str, Any] | None] = {}
+        """``None``: deleted."""
+        self.overrides: dict[str, tuple[Row, Row, str]] = {}
+        self.entities: dict[str, Entity] = {}
+        self.next_number = 1
+        self.cuts: list[tuple[str, Row, Row]] = []
+
+    def run(self) -> dict[str, dict[str, Any]]:
+        """The whole output after a run."""
+        clusters = self._clusters()
+        before = {name: one for name, one in self.entities.items() if not one.retired}
+        now = {row: place for place, rows in enumerate(clusters) for row in rows}
+        shared: dict[tuple[str, int], int] = {}
+        for name, one in before.items():
+            for row in one.rows:
+                if row in now:
+                    shared[name, now[row]] = shared.get((name, now[row]), 0) + 1
+        ids: dict[int, str] = {}
+        for name, place in sorted(shared, key=lambda pair: (-shared[pair], int(pair[0]), _order(clusters[pair[1]][0]))):
+            if place not in ids and name not in ids.values():
+                ids[place] = name
+        for place in range(len(clusters)):
+            if place not in ids:
+                ids[place] = str(self.next_number)
+                self.next_number += 1
+        for name, one in before.items():
+            places = [place for held, place in shared if held == name]
+            heirs = sorted(
+                (ids[place] for place in places),
+                key=lambda heir: (heir != name, -shared[name, self._place(ids, heir)], int(heir)),
+            )
+            if name not in ids.values():
+                self._end(one, heirs)
+            elif len(heirs) > 1:
+                one.split = list(dict.fromkeys([*one.split, *heirs]))
+        for place, name in ids.items():
+            self.entities.setdefault(name, Entity([]))
+            self.entities[name].rows, self.entities[name].live = clusters[place], True
+        return {name: one.told() for name, one in self.entities.items()}
+
+    @staticmethod
+    def _place(ids: Mapping[int, str], name: str) -> int:
+        return next(place for place, held in ids.items() if held == name)
+
+    def _end(self, one: Entity, heirs: list[str]) -> None:
+        if heirs:
+            one.rows, one.live, one.retired, one.replaced = [], False, True, True
+            one.heir, one.split = heirs[0], heirs if len(heirs) > 1 else []
+        else:
+            one.live = False
+
+    def _clusters(self) -> list[list[Row]]:
+        """The live rows in clusters, in order."""
+        live = sorted((row for row, values in self.rows.items() if values is not None), key=_order)
+        group = {row: place for place, row in enumerate(live)}
+        self.cuts = []
+        for key, (one, other, verdict) in sorted(self.overrides.items()):
+            if verdict == "same" and one in group and other in group and not self._joined(group, one, other):
+                first, second = sorted((one, other), key=_order)
+                self.cuts.append((key, first, second))
+        for value, holders in sorted(self._values(live), key=lambda pair: (len(pair[1]), str(pair[0]))):
+            firsts: list[Row] = []
+            for row in holders:
+                if any(self._joined(group, first, row) for first in firsts):
+                    continue
+                if firsts:
+                    self.cuts.append((str(value), firsts[0], row))
+                firsts.append(row)
+        found: dict[int, list[Row]] = {}
+        for row in live:
+            found.setdefault(group[row], []).append(row)
+        return list(found.values())
+
+    def _joined(self, group: dict[Row, int], one: Row, other: Row) -> bool:
+        """Join the groups of two rows, if they may be one."""
+        stays, goes = group[one], group[other]
+        if stays == goes:
+            return True
+        if self._apart(group, stays, goes):
+            return False
+        group.update({row: stays for row, number in group.items() if number == goes})
+        return True
+
+    def _apart(self, group: dict[Row, int], one: int, other: int) -> bool:
+        left, right = ({row[0] for row, number in group.items() if number == side} for side in (one, other))
+        return bool(left & right & self.one_per) or any(
+            verdict == "different" and {group.get(first, -1), group.get(second, -1)} == {one, other}
+            for first, second, verdict in self.overrides.values()
+        )
+
+    def _values(self, live: Sequence[Row]) -> Iterable[tuple[Any, list[Row]]]:
+        held: dict[Any, set[tuple[int, Row]]] = {}
+        for row in live:
+            for number, (offset, column) in enumerate(self.expressions):
+                value = (self.rows[row] or {}).get(column)
+                if offset == row[0] and value is not None:
+                    held.setdefault(value, set()).add((number, row))
+        for value, pairs in held.items():
+            if len({number for number, _ in pairs}) > 1:
+                yield value, sorted({row for _, row in pairs}, key=_order)
