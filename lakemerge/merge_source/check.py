@@ -17,6 +17,7 @@ from lakemerge.merge_source.full_run import remembered
 from lakemerge.merge_source.inputs import Access, open_input
 from lakemerge.merge_source.last_output import seen_clusters
 from lakemerge.merge_source.output_ids import OldClusters
+from lakemerge.merge_source.overrides import open_overrides
 from lakemerge.merge_source.publish import output_number, target_schema
 from lakemerge.merge_source.results import SourceCheck
 from lakemerge.merge_source.run import as_taken_up
@@ -34,6 +35,7 @@ _REMEDY = "Run with full=True"
 _PARTS = {
     "e": "the state disagrees with the rows of entities",
     "v": "the index of values disagrees with the rows",
+    "u": "the state disagrees with the table of overrides",
     "o": "the values that are left out are not those that the rows require",
 }
 
@@ -58,7 +60,11 @@ def check(output: LakeTable, state: State, config: MergeConfig, access: Access) 
     shape = OutputShape.of([one.shape for one in inputs], config)
     with Spool() as spool:
         target = target_schema(output.schema, shape)
-        work = Work(output, state, config, inputs, shape, meta.run, spool, target, state.table.opened.handle.now_ms())
+        now_ms = state.table.opened.handle.now_ms()
+        overrides = open_overrides(config, access)
+        if overrides is not None and meta.overrides is not None:
+            overrides = overrides.earlier(meta.overrides)
+        work = Work(output, state, config, inputs, shape, meta.run, spool, target, now_ms, overrides=overrides)
         plan = Plan()
         plan_everything(work, list(range(len(inputs))), plan, last_output="state", guarded=False)
         findings = [*_of_output(work), *_of_state(plan.records)]

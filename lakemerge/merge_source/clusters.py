@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -14,6 +14,7 @@ from lakemerge.merge_source.ids import composite_ids
 from lakemerge.merge_source.nested_arrays import Bools, Ints, contiguous, run_starts, spread
 from lakemerge.merge_source.rule_values import Held
 from lakemerge.merge_source.rules import Rules
+from lakemerge.merge_source.separation import Cut, Group, separated, violated
 
 __all__ = [
     "Clusters",
@@ -139,6 +140,8 @@ class Formed:
     """For each entity the first of those that would be one if no chain were cut; -1 where no chain is cut."""
     left_out: LeftOut
     """The values that cut chains."""
+    cuts: tuple[Cut, ...] = ()
+    """The links that were cut so that rows stay apart."""
 
 
 def components(count: int, left: Ints, right: Ints) -> Ints:
@@ -170,6 +173,7 @@ def find_clusters(
     *,
     left_out: LeftOut | None = None,
     limit: int | None = None,
+    one_per: Collection[int] = (),
 ) -> Formed:
     """The clusters of entities, with composite ids.
 
@@ -178,13 +182,22 @@ def find_clusters(
     :param left_out: values that join nobody.
     :param limit: how many entities may become one. If more would, the values with the most holders among them are left
         out, all of the same number at once, until no cluster is too large.
+    :param one_per: the datasets of which a cluster has at most one entity.
     """
     edges = _Edges.of(rules, held, LeftOut.none() if left_out is None else left_out)
     root, chained, cut = _within(limit, len(datasets), edges)
+    cuts: tuple[Cut, ...] = ()
+    if rules.different or one_per:
+        bad, pairs = violated(rules, held, root, datasets, one_per)
+        if len(bad):
+            groups = list(edges.groups_in(np.isin(root, bad), held, without=cut))
+            parts = separated(rules, root, datasets, one_per, bad, pairs, groups)
+            chained[parts.touched] = np.where(chained < 0, root, chained)[parts.touched]
+            root, cuts = parts.root, parts.cuts
     clusters = grouped(root, datasets, ids, deleted)
     values = held.encoded.dictionary.take(pa.array(edges.codes[cut]))
     chains = np.ones(len(cut), dtype=np.bool_)
-    return Formed(clusters, chained, LeftOut(edges.classes[cut], values, edges.widths[cut], chains))
+    return Formed(clusters, chained, LeftOut(edges.classes[cut], values, edges.widths[cut], chains), cuts)
 
 
 def grouped(root: Ints, datasets: Ints, ids: pa.Array, deleted: Bools) -> Clusters:
@@ -310,6 +323,19 @@ class _Edges:
     """How many entities hold it."""
     firsts: Ints
     """Its first holder."""
+
+    def groups_in(self, inside: Bools, held: Held, *, without: Ints) -> Iterator[Group]:
+        """The values that join chosen entities.
+
+        :param without: groups that are cut.
+        """
+        chosen = np.flatnonzero(inside[self.left] & ~np.isin(self.groups, without))
+        starts = run_starts(self.groups[chosen])
+        texts = held.encoded.dictionary
+        for start, end in zip(starts, [*starts[1:], len(chosen)], strict=True):
+            group = int(self.groups[chosen[start]])
+            holders = np.unique(self.right[chosen[start:end]]).tolist()
+            yield Group(int(self.classes[group]), texts[int(self.codes[group])].as_py(), holders)
 
     @staticmethod
     def of(rules: Rules, held: Held, left_out: LeftOut) -> _Edges:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from lakemerge.errors import MergeConfigError
 from lakemerge.merge_source.config import MergeConfig
 from lakemerge.merge_source.expressions import Call, Expression, Literal, Node, Path
-from lakemerge.merge_source.rules import IDS, Rules, rules_of
+from lakemerge.merge_source.rules import IDS, Rules, rules_of, with_overrides
 from lakemerge.merge_source.value_texts import kind_letter
 from mergers.logs import logger
 
@@ -42,7 +42,8 @@ def found_in(config: MergeConfig, schemas: Sequence[pa.Schema | None]) -> MergeC
     if problems:
         told = tuple(dict.fromkeys(problems))
         raise MergeConfigError("rules name what their tables do not have: " + "; ".join(told), problems=told)
-    return config.with_rules(rules_of(pairs, pairwise=config.rules.pairwise))
+    rules = rules_of(pairs, pairwise=config.rules.pairwise)
+    return config.with_rules(rules if config.overrides is None else with_overrides(rules, len(config.datasets)))
 
 
 def _meaning(node: Node, schema: pa.Schema, config: MergeConfig, offset: int, problems: list[str]) -> Node:
@@ -93,7 +94,7 @@ def warn_of_kinds(rules: Rules, aliases: Sequence[str], schemas: Sequence[pa.Sch
     """Log a warning for each expression whose values are never equal to any other's of its class."""
     kinds = [_kinds(one.meaning, schemas[one.dataset]) for one in rules.expressions]
     for numbers in rules.classes:
-        for number in numbers:
+        for number in set(numbers).difference(rules.same):
             others = [other for other in numbers if other != number] or [number]
             if number in rules.alone:
                 others.append(number)

@@ -64,6 +64,9 @@ class MergeConfig:
     :param ignore_non_existent_datasets: whether one of these datasets may be missing.
     :param supports_signalling: whether :meth:`MergeSource.follow` runs as soon as an input commits.
     :param type_conflicts: columns of one name without a common type are refused, or become ``string``.
+    :param overrides: a table whose rows say which rows of datasets are the same and which are different, whatever the
+        rules say.
+    :param one_per_dataset: names or aliases of the datasets of which an entity has at most one row.
     :param transitive: ``values``: rules that share an expression work together; ``entities``: each rule works alone.
     :raises lakemerge.MergeConfigError: something cannot be used; every problem is listed.
     """
@@ -83,6 +86,8 @@ class MergeConfig:
     version: int | None = 2
     type_conflicts: TypeConflicts = "refuse"
     transitive: Transitive = "values"
+    overrides: TableLike | Dataset | None = None
+    one_per_dataset: Sequence[str] = ()
     rules: Rules = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -90,9 +95,11 @@ class MergeConfig:
         datasets = _datasets(self.datasets, problems)
         _check_choices(self, problems)
         names = {name for alias, dataset in datasets.items() for name in (alias, dataset.name)}
-        initial = _initial(self.initial_datasets, names, problems)
+        initial = _named(self.initial_datasets, "initial_datasets", names, problems)
+        single = _named(self.one_per_dataset, "one_per_dataset", names, problems)
         equality = _listed(self.equality, "equality", problems)
         sets = _listed(self.equality_sets, "equality_sets", problems)
+        overrides = _overrides(self.overrides, datasets, problems)
         transitive: object = self.transitive
         pairwise = isinstance(transitive, str) and transitive == "entities"
         rules = parse_rules(equality, sets, list(datasets), pairwise=pairwise, problems=problems)
@@ -109,6 +116,8 @@ class MergeConfig:
             "equality": equality,
             "equality_sets": sets,
             "initial_datasets": initial,
+            "one_per_dataset": single or (),
+            "overrides": overrides,
         }
         if self.deleted_retention is not None:
             kept = milliseconds_of(self.deleted_retention, "deleted_retention")
@@ -141,6 +150,18 @@ class MergeConfig:
     def names(self) -> tuple[str, ...]:
         return tuple(str(dataset.name) for dataset in self.inputs)
 
+    @property
+    def override_dataset(self) -> Dataset | None:
+        """The table of overrides, with a name."""
+        return self.overrides if isinstance(self.overrides, Dataset) else None
+
+    @property
+    def single_offsets(self) -> frozenset[int]:
+        """The offsets of the datasets of which an entity has at most one row."""
+        pairs = zip(self.aliases, self.names, strict=True)
+        wanted = set(self.one_per_dataset)
+        return frozenset(offset for offset, pair in enumerate(pairs) if wanted & set(pair))
+
     def with_rules(self, rules: Rules) -> MergeConfig:
         """The configuration with its rules in another form of the same meaning."""
         changed = copy.copy(self)
@@ -161,12 +182,18 @@ class MergeConfig:
             for alias, dataset in zip(self.aliases, self.inputs, strict=True)
         }
         kept = self.retention_ms
-        return told | {"datasets": described, "deleted_retention": None if kept is None else kept / 1000}
+        one = self.override_dataset
+        return told | {
+            "datasets": described,
+            "deleted_retention": None if kept is None else kept / 1000,
+            "overrides": None if one is None else {"table": one.url, "name": one.name, "id": one.id_columns},
+        }
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> MergeConfig:
         datasets = {alias: Dataset(**told) for alias, told in stored["datasets"].items()}
-        return cls(**{**stored, "datasets": datasets})
+        overrides = None if stored["overrides"] is None else Dataset(**stored["overrides"])
+        return cls(**{**stored, "datasets": datasets, "overrides": overrides})
 
 
 def _datasets(given: Any, problems: list[str]) -> dict[str, Dataset]:
@@ -218,15 +245,29 @@ def _check_choices(config: MergeConfig, problems: list[str]) -> None:
         problems.append(f"version must be 2 (1 is read as 2), not {shown(version)}")
 
 
-def _initial(given: Any, known: set[str | None], problems: list[str]) -> tuple[str, ...] | None:
+def _named(given: Any, option: str, known: set[str | None], problems: list[str]) -> tuple[str, ...] | None:
+    """The names of datasets."""
     if given is None:
         return None
     if isinstance(given, str) or not isinstance(given, Sequence):
-        problems.append(f"initial_datasets must be a list of names, not {shown(given)}")
+        problems.append(f"{option} must be a list of names, not {shown(given)}")
         return None
     unknown = [name for name in given if not isinstance(name, str) or name not in known]
-    problems += [f"initial_datasets: there is no dataset {shown(name)}" for name in unknown]
+    problems += [f"{option}: there is no dataset {shown(name)}" for name in unknown]
     return tuple(given)
+
+
+def _overrides(given: Any, datasets: Mapping[str, Dataset], problems: list[str]) -> Dataset | None:
+    if given is None:
+        return None
+    if not isinstance(given, Dataset | str | os.PathLike | LakeTable):
+        problems.append(f"overrides must be a path, a LakeTable or a Dataset, not {shown(given)}")
+        return None
+    one = given if isinstance(given, Dataset) else Dataset(given)
+    found = Dataset(one.table, one.name or "overrides", one.id_columns, None, one.storage_options)
+    if found.place in {dataset.place for dataset in datasets.values()}:
+        problems.append("overrides: the table is a dataset, too; it must be one of its own")
+    return found
 
 
 def _listed(given: Any, name: str, problems: list[str]) -> tuple[Any, ...]:

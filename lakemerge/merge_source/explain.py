@@ -20,6 +20,8 @@ from lakemerge.merge_source.entity_states import held_of, ints, strings
 from lakemerge.merge_source.ids import key_texts
 from lakemerge.merge_source.nested_arrays import Ints, contiguous
 from lakemerge.merge_source.output_ids import OldClusters, shown_value
+from lakemerge.merge_source.override_findings import findings_of
+from lakemerge.merge_source.overrides import OverrideTable
 from lakemerge.merge_source.oversize_values import left_out_now, remembered_of, shown
 from lakemerge.merge_source.results import ClusterLink, EntityExplanation, Report, WideValue
 from lakemerge.merge_source.rules import Rules
@@ -29,7 +31,9 @@ from lakemerge.table.table import LakeTable
 __all__ = ["entities_of", "explain", "report"]
 
 
-def explain(output: LakeTable, state: State, config: MergeConfig, output_id: str) -> EntityExplanation:
+def explain(
+    output: LakeTable, state: State, config: MergeConfig, output_id: str, overrides: OverrideTable | None
+) -> EntityExplanation:
     """The members of an entity of the output, and the values that join them.
 
     Raises :class:`InputError` if the output has no such id.
@@ -45,7 +49,7 @@ def explain(output: LakeTable, state: State, config: MergeConfig, output_id: str
     held = held_of(strings(found, "held"))
     links = [
         ClusterLink(
-            rule=" = ".join(config.rules.shown(number, config.aliases) for number in link.expressions),
+            rule=" = ".join(dict.fromkeys(config.rules.shown(number, config.aliases) for number in link.expressions)),
             value=shown_value(link.value),
             members=tuple(sorted((names[place] for place in link.entities), key=_named_order(config))),
         )
@@ -57,6 +61,7 @@ def explain(output: LakeTable, state: State, config: MergeConfig, output_id: str
         replaced=bool(row["$replaced"]),
         members=tuple(_named(config, datasets, ids)),
         links=tuple(links),
+        findings=findings_of(state, config, overrides, found),
     )
 
 

@@ -11,8 +11,10 @@ from mergers.wording import printable
 __all__ = [
     "ClusterLink",
     "EntityExplanation",
+    "EntityFinding",
     "IdChanges",
     "LeftOutValue",
+    "Override",
     "Pending",
     "Report",
     "RunResult",
@@ -40,6 +42,47 @@ class LeftOutValue:
     def __str__(self) -> str:
         why = ", in a chain" if self.chain else ""
         return printable(f"{self.value} of {self.rule} ({self.count:,} entities{why})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """What a row of the table of overrides says."""
+
+    key: str
+    verdict: str
+    left: tuple[str, str]
+    """Dataset and id."""
+    right: tuple[str, str]
+    who: str | None = None
+    at: str | None = None
+    why: str | None = None
+
+    def __str__(self) -> str:
+        pair = " and ".join(f"{dataset} {name!r}" for dataset, name in (self.left, self.right))
+        more = "".join(f", {word} {value}" for word, value in (("by", self.who), ("at", self.at)) if value is not None)
+        told = f"override {self.key!r} ({pair} are {self.verdict}{more})"
+        return printable(told if self.why is None else f"{told}: {self.why}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityFinding:
+    """What an override or a limit did that somebody should know of."""
+
+    kind: str
+    """``cut``: a link that an override cut; ``conflict``: a ``same`` that a ``different`` or a limit cut;
+    ``more_than_one``: a link that would have given an entity two rows of a dataset; ``unusable``: an override that
+    counts for nothing; ``waiting``: an override of a row that is not there."""
+    problem: str
+    members: tuple[tuple[str, str], ...] = ()
+    """Dataset and id of the rows that stay apart, or that are not there."""
+    rule: str | None = None
+    """The expressions of the link that was cut."""
+    value: str | None = None
+    override: Override | None = None
+    """The override that cut the link, or that counts for nothing."""
+
+    def __str__(self) -> str:
+        return printable(f"{self.kind}: {self.problem}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +139,10 @@ class RunResult:
     holders first."""
     left_out_count: int = 0
     """How many such values there are."""
+    findings: tuple[EntityFinding, ...] = ()
+    """What overrides and ``one_per_dataset`` did to the entities that the run looked at; at most 100."""
+    findings_count: int = 0
+    """How many such findings there are."""
     ids: IdChanges | None = None
     """What a dry run would do to ids; ``None`` for any other run."""
 
@@ -114,6 +161,8 @@ class RunResult:
 
     def _more(self) -> str:
         removed = f"; {self.removed:,} rows forgotten" if self.removed else ""
+        if self.findings_count:
+            removed += f"; {self.findings_count:,} findings"
         if not self.left_out_count:
             return removed
         named = ", ".join(map(str, self.left_out[:_NAMED]))
@@ -164,11 +213,14 @@ class EntityExplanation:
     """Dataset and id, in order; empty for a retired id."""
     links: tuple[ClusterLink, ...]
     """The values that join the members; those with the most holders come first."""
+    findings: tuple[EntityFinding, ...] = ()
+    """The links of the members that were cut."""
 
     def __str__(self) -> str:
         state = "no longer applies" if not self.members else "is deleted" if self.deleted else "is merged of"
         lines = [f"{self.id} {state}", *(f"  {dataset} {entity!r}" for dataset, entity in self.members)]
-        return "\n".join(map(printable, [*lines, *(f"  by {link}" for link in self.links)]))
+        lines += [f"  by {link}" for link in self.links]
+        return "\n".join(map(printable, [*lines, *(f"  {finding}" for finding in self.findings)]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

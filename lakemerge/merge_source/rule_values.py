@@ -20,7 +20,7 @@ from lakemerge.merge_source.nested_arrays import Bools, Ints, contiguous, list_a
 from lakemerge.merge_source.rules import Rules
 from lakemerge.merge_source.value_texts import case_changed, is_number, json_strings, match_texts, plain_texts
 
-__all__ = ["Held", "columns_needed", "held_values"]
+__all__ = ["Held", "columns_needed", "distinct", "held_values"]
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,11 @@ def held_values(rules: Rules, offset: int, rows: pa.Table, ids: pa.Array) -> Hel
     if not found:
         return Held(np.empty(0, np.int64), np.empty(0, np.int64), pa.array([], pa.string()))
     at, numbers = (np.concatenate([part[place] for part in found]) for place in (0, 1))
-    return _distinct(at, numbers, contiguous(pa.chunked_array([part[2] for part in found], pa.string())))
+    return distinct(at, numbers, contiguous(pa.chunked_array([part[2] for part in found], pa.string())))
 
 
-def _distinct(rows: Ints, numbers: Ints, values: pa.Array) -> Held:
+def distinct(rows: Ints, numbers: Ints, values: pa.Array) -> Held:
+    """Values that rows hold, in order and each once."""
     kept = np.lexsort((numbers, rows))
     if len(run_starts(rows[kept], numbers[kept])) < len(kept):  # an expression gives several values for a row
         encoded = values.dictionary_encode()

@@ -8,19 +8,20 @@ apart.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from lakemerge.merge_source.expressions import (
     Expression,
     ExpressionError,
+    Literal,
     Path,
     parse_equality,
     parse_expression,
     shown,
 )
 
-__all__ = ["IDS", "Rules", "parse_rules", "rules_of"]
+__all__ = ["IDS", "Rules", "parse_rules", "rules_of", "with_overrides"]
 
 IDS = ("_id", "$ids")
 """Properties that hold an entity's ids."""
@@ -39,10 +40,20 @@ class Rules:
     pairs: tuple[tuple[Expression, Expression], ...] = field(default=(), repr=False, compare=False)
     """The sides of all rules."""
     pairwise: bool = field(default=False, repr=False, compare=False)
+    same: tuple[int, ...] = ()
+    """For each dataset the number of the expression that stands for overrides that say ``same``; none without a table
+    of overrides."""
+    different: tuple[int, ...] = ()
+    """The same for ``different``. These are in no class."""
 
     def of_dataset(self, offset: int) -> list[int]:
-        """The numbers of the expressions over a dataset."""
-        return [number for number, expression in enumerate(self.expressions) if expression.dataset == offset]
+        """The numbers of the expressions over the rows of a dataset."""
+        stand_ins = {*self.same, *self.different}
+        return [
+            number
+            for number, expression in enumerate(self.expressions)
+            if expression.dataset == offset and number not in stand_ins
+        ]
 
     def classes_of(self, number: int) -> list[int]:
         """The classes of an expression."""
@@ -59,6 +70,8 @@ class Rules:
         return {one.dataset for one in found if one.meaning in ids}
 
     def shown(self, number: int, aliases: Sequence[str]) -> str:
+        if number in self.same or number in self.different:
+            return "override"
         return shown(self.expressions[number], aliases)
 
     @property
@@ -102,6 +115,21 @@ def rules_of(pairs: Sequence[tuple[Expression, Expression]], *, pairwise: bool) 
     classes = groups if pairwise else {tuple(sorted(group)) for group in _joined(groups)}
     alone = sorted({numbers[one.text] for one, other in pairs if one.text == other.text})
     return Rules(tuple(expressions), tuple(sorted(classes)), tuple(alone), tuple(pairs), pairwise)
+
+
+def with_overrides(rules: Rules, datasets: int) -> Rules:
+    """The rules, and expressions that stand for overrides."""
+    count = len(rules.expressions)
+    nothing = tuple(Expression(offset, Literal(None), Literal(None)) for offset in range(datasets))
+    same = tuple(range(count, count + datasets))
+    return replace(
+        rules,
+        expressions=(*rules.expressions, *nothing, *nothing),
+        classes=(*rules.classes, same),
+        alone=(*rules.alone, *same),
+        same=same,
+        different=tuple(range(count + datasets, count + 2 * datasets)),
+    )
 
 
 def _set(given: object, where: str, aliases: Sequence[str], problems: list[str]) -> list[Expression]:

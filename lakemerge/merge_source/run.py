@@ -21,6 +21,8 @@ from lakemerge.merge_source.combine import OutputShape
 from lakemerge.merge_source.config import MergeConfig
 from lakemerge.merge_source.config_changes import Succession, check_missing, dataset_states, succession
 from lakemerge.merge_source.inputs import Access, Input, open_input
+from lakemerge.merge_source.override_findings import found_by
+from lakemerge.merge_source.overrides import OverrideTable, open_overrides
 from lakemerge.merge_source.oversize_values import left_out_now, new_ones, shown
 from lakemerge.merge_source.publish import (
     output_number,
@@ -125,6 +127,7 @@ class _Run:
         check_missing(self._meta, self._config, inputs)
         schemas = [None if one.shape is None else one.shape.schema for one in inputs]
         self._config = found_in(self._config, schemas)
+        overrides = open_overrides(self._config, self._tables.access)
         _warn_of_missing(inputs)
         waits_for = not_populated(self._config, inputs)
         if waits_for:
@@ -137,7 +140,7 @@ class _Run:
         if before.everything and self._config.to_json() != dict(MergeConfig.from_json(self._meta.config).to_json()):
             warn_of_kinds(self._config.rules, self._config.aliases, schemas)
         forget = self._forget_before()
-        if self._is_idle(before, inputs) and not (forget is not None and is_due(self._state, forget)):
+        if self._is_idle(before, inputs, overrides) and not (forget is not None and is_due(self._state, forget)):
             return self._result(None, inputs, everything=False)
         shape = OutputShape.of([one.shape for one in inputs], self._config)
         target = target_schema(self._output.schema, shape)
@@ -154,6 +157,7 @@ class _Run:
                 now_ms=self._now_ms(),
                 forget_before_ms=forget,
                 spark=self._tables.spark,
+                overrides=overrides,
                 tells_ids=self._dry_run,
             )
             plan = Plan(next_id=self._meta.next_id)
@@ -164,7 +168,7 @@ class _Run:
                 else:
                     bars = plan_changes(work, plan)
                 if not self._dry_run:
-                    meta = self._meta_after(plan, inputs, bars=bars)
+                    meta = self._meta_after(plan, inputs, overrides, bars=bars)
                     if not self._commit(plan, meta):
                         return None
                     for value in shown(new_ones(self._state, plan.all_left_out), self._config, _SHOWN):
@@ -173,7 +177,7 @@ class _Run:
             finally:
                 if plan.emitter is not None:
                     plan.emitter.close()
-            return self._result(plan, inputs, everything=before.everything)
+            return self._result(plan, inputs, everything=before.everything, overrides=overrides)
 
     def _now_ms(self) -> int:
         """The time by the clock of the state's store, which all runs share. A dry run does not write to ask for it."""
@@ -225,13 +229,15 @@ class _Run:
             )
         self._done = output_number(self._output)
 
-    def _is_idle(self, before: Succession, inputs: Sequence[Input]) -> bool:
+    def _is_idle(self, before: Succession, inputs: Sequence[Input], overrides: OverrideTable | None) -> bool:
+        if overrides is not None and overrides.state != self._meta.overrides:
+            return False
         if before.everything:
             return False
         told = self._config.to_json() == dict(MergeConfig.from_json(self._meta.config).to_json())
         return told and dataset_states(inputs) == self._meta.datasets
 
-    def _meta_after(self, plan: Plan, inputs: Sequence[Input], *, bars: bool) -> Meta:
+    def _meta_after(self, plan: Plan, inputs: Sequence[Input], overrides: OverrideTable | None, *, bars: bool) -> Meta:
         meta = self._meta
         emits = plan.writes
         chunks = -(-(plan.retired.num_rows + len(plan.removed)) // _RETIRED_ROWS)
@@ -246,6 +252,7 @@ class _Run:
             left_out=len(plan.all_left_out),
             retired_chunks=chunks if emits else meta.retired_chunks,
             datasets=dataset_states(inputs),
+            overrides=None if overrides is None else overrides.state,
             output_id=self._output.opened.view.snapshot.metadata.id,
             output_epoch=self._output.opened.view.state.restore_epoch,
             state_epoch=self._state.restore_epoch,
@@ -293,13 +300,22 @@ class _Run:
             _logger.warning("maintenance of the state %s failed", self._tables.state.url, exc_info=True)
 
     def _result(
-        self, plan: Plan | None, inputs: Sequence[Input], *, everything: bool, waits_for: tuple[str, ...] = ()
+        self,
+        plan: Plan | None,
+        inputs: Sequence[Input],
+        *,
+        everything: bool,
+        waits_for: tuple[str, ...] = (),
+        overrides: OverrideTable | None = None,
     ) -> RunResult:
         taken = {one.name: one.version for one in inputs}
         if waits_for:
             known = dict(zip(MergeConfig.from_json(self._meta.config).names, self._meta.datasets, strict=False))
             taken = {name: known[name].version if name in known else None for name in taken}
         left = left_out_now(self._state) if plan is None else plan.all_left_out
+        found = None
+        if plan is not None:
+            found = found_by(self._config, overrides, plan.cuts, plan.unusable, plan.waiting, top=_SHOWN)
         return RunResult(
             emitted=0 if plan is None else plan.emitted_count,
             replaced=0 if plan is None else plan.replaced_count,
@@ -315,6 +331,8 @@ class _Run:
             removed=0 if plan is None else len(plan.removed),
             left_out=shown(left, self._config, _SHOWN),
             left_out_count=len(left),
+            findings=() if found is None else found.shown,
+            findings_count=0 if found is None else found.count,
             ids=plan.ids if plan is not None else IdChanges() if self._dry_run else None,
         )
 
@@ -340,7 +358,10 @@ def with_tables(stored: MergeConfig, given: MergeConfig) -> MergeConfig:
         else one
         for alias, one in zip(stored.aliases, stored.inputs, strict=True)
     }
-    return replace(stored, datasets=datasets)
+    one, other = stored.override_dataset, given.override_dataset
+    if one is not None and other is not None and one.place == other.place:
+        one = replace(one, table=other.table, storage_options=other.storage_options)
+    return replace(stored, datasets=datasets, overrides=one)
 
 
 def _warn_of_missing(inputs: Sequence[Input]) -> None:

@@ -31,6 +31,8 @@ from lakemerge.merge_source.output_ids import (
     retired_ids,
     with_first_ids,
 )
+from lakemerge.merge_source.override_findings import CutRows, cut_rows
+from lakemerge.merge_source.overrides import Holdings, Unusable
 from lakemerge.merge_source.results import IdChanges
 from lakemerge.merge_source.stable_ids import Minting, id_changes, with_stable_ids
 from lakemerge.merge_source.state import ENTITY, MEMBERS_EVERYWHERE, RETIRED, departed, records
@@ -70,6 +72,12 @@ class Plan:
     """How many entities were looked at."""
     output_ids: pa.Array | None = None
     """The ids of all clusters that were looked at."""
+    cuts: tuple[CutRows, ...] = ()
+    """The links that were cut so that rows stay apart."""
+    unusable: Unusable | None = None
+    """Overrides that count for nothing."""
+    waiting: Holdings | None = None
+    """The rows that overrides name, and that are not there."""
     next_id: int = 1
     """The next number that becomes an id, where ids are stable."""
     ids: IdChanges | None = None
@@ -125,7 +133,9 @@ def settle(given: Settling, plan: Plan) -> None:
         known.held,
         left_out=given.left_out,
         limit=config.max_merged if config.oversize == "leave_out" else None,
+        one_per=config.single_offsets,
     )
+    plan.cuts = cut_rows(known, formed.cuts)
     clusters = formed.clusters
     plan.left_out = LeftOut.together([given.left_out, formed.left_out])
     if config.oversize == "fail":

@@ -27,12 +27,14 @@ from lakemerge.merge_source.full_run import (
     remembered,
     still_there,
 )
+from lakemerge.merge_source.ids import key_texts
 from lakemerge.merge_source.incremental_run import changed_entities, reach
 from lakemerge.merge_source.inputs import Input
 from lakemerge.merge_source.last_output import confirmed, seen_clusters
 from lakemerge.merge_source.member_rows import Chunks, ScannedRows, SoughtRows
 from lakemerge.merge_source.nested_arrays import Bools
 from lakemerge.merge_source.output_ids import Bystanders, Left, OldClusters, collision
+from lakemerge.merge_source.overrides import Holdings, OverrideTable, differences, with_holdings
 from lakemerge.merge_source.oversize_values import all_left_out_records, left_out_of, left_out_records
 from lakemerge.merge_source.removed_entities import Departures, due_departures, forgotten_entities, forgotten_of
 from lakemerge.merge_source.run_effects import Plan, Settling, departures, settle
@@ -73,6 +75,7 @@ class Work:
     """Entities whose rows were gone by then are forgotten."""
     spark: SparkSession | None = None
     """Full runs over large datasets use it."""
+    overrides: OverrideTable | None = None
     tells_ids: bool = False
     """Whether the plan tells what becomes of ids."""
 
@@ -102,6 +105,10 @@ def plan_changes(work: Work, plan: Plan) -> bool:
     with ThreadPoolExecutor(work.threads) as pool:
         parts = list(pool.map(changed, work.inputs, meta.datasets))
     fresh = Fresh.together(parts)
+    if work.overrides is not None:
+        changed_overrides = work.overrides.changed(state, meta.overrides)
+        fresh = with_holdings(state, config.rules, fresh, changed_overrides)
+        plan.records += changed_overrides.records()
     due = due_departures(state, work.forget_before_ms)
     forgotten = forgotten_entities(state, due, fresh, work.forget_before_ms)
     reached = reach(state, config, Fresh.together([fresh, forgotten]))
@@ -127,6 +134,8 @@ def plan_changes(work: Work, plan: Plan) -> bool:
     )
     plan.records += reached.records
     settle(settling, plan)
+    if work.overrides is not None:
+        _tell_of_overrides(state, known, changed_overrides, plan)
     bars = meta.bars or known.has_bars
     if bars and config.identity == "composite":
         _check_collisions(work.output, plan, settling.old)
@@ -154,6 +163,11 @@ def plan_everything(
     old = remembered(state)
     there = still_there(old, offsets)
     fresh = _all_entities(work)
+    given = Holdings.none() if work.overrides is None else work.overrides.all()
+    if len(given):
+        fresh = with_holdings(state, config.rules, fresh, given, everything=True)
+    if work.overrides is not None or meta.overrides is not None:
+        plan.records += differences(state, given).records()
     gone, kept = gone_entities(work.inputs, _versions_now(work, offsets), there, fresh, work.number)
     due = due_departures(state, work.forget_before_ms)
     gone, forgotten = forgotten_of(there, gone, work.forget_before_ms)
@@ -196,6 +210,7 @@ def plan_everything(
         settle(settling, plan)
         plan.records += index.result()
     plan.live_change += int(settling.old.live.sum()) - meta.live
+    _tell_of_overrides(None, known, given, plan)
     if meta.run:
         plan.records += leftover_records(state, known, old)
         plan.records += emptied_chunks(state, there, known, whole=True)
@@ -206,6 +221,22 @@ def plan_everything(
     plan.records += departures(known, plan, work.number, work.now_ms)
     _forget_ids(work, plan, due)
     return known.has_bars
+
+
+def _tell_of_overrides(state: State | None, known: Known, given: Holdings, plan: Plan) -> None:
+    """Put into the plan which overrides count for nothing, and which wait for rows.
+
+    :param state: if the run does not look at all rows.
+    """
+    place = known.places_of(given.datasets, given.ids)
+    there = (place >= 0) & np.append(~known.deleted, False)[place]
+    if state is not None:
+        others = np.flatnonzero(place < 0)
+        found = state.entities(given.datasets[others], given.ids.take(pa.array(others)))
+        live = found.filter(pc.invert(strings(found, "deleted")))
+        there |= _in(given.texts, key_texts(ints(live, "dataset"), strings(live, "id")))
+    held = np.bincount(given.held.rows, minlength=len(given)) > 0
+    plan.unusable, plan.waiting = given.unusable, given.where(~there & held)
 
 
 def _minting(work: Work, *, seen: bool = False) -> Minting | None:

@@ -27,6 +27,7 @@ _PROPERTIES: Final = frozenset(
         "initial_datasets",
         "max_merged",
         "max_retired",
+        "one_per_dataset",
         "oversize",
         "strategy",
         "supports_signalling",

@@ -22,9 +22,11 @@ from lakemerge.merge_source.config import MergeConfig
 from lakemerge.merge_source.config_changes import shape_taken_up, taken_up
 from lakemerge.merge_source.explain import entities_of, explain, report
 from lakemerge.merge_source.inputs import Access, Input, is_of_a_dataset, open_input
+from lakemerge.merge_source.override_findings import all_findings
+from lakemerge.merge_source.overrides import open_overrides
 from lakemerge.merge_source.publish import output_number
 from lakemerge.merge_source.removed_entities import is_due
-from lakemerge.merge_source.results import EntityExplanation, Pending, Report, RunResult, SourceCheck
+from lakemerge.merge_source.results import EntityExplanation, EntityFinding, Pending, Report, RunResult, SourceCheck
 from lakemerge.merge_source.run import Tables, not_populated, run_once, with_tables
 from lakemerge.merge_source.stable_ids import ids_of_now
 from lakemerge.merge_source.state import KEY, SCHEMA, STATE_SETTINGS, Meta, State
@@ -104,6 +106,7 @@ class MergeSource:
         _check_some_table(inputs)
         schemas = [None if one.shape is None else one.shape.schema for one in inputs]
         warn_of_kinds(found_in(config, schemas).rules, config.aliases, schemas)
+        open_overrides(config, access)
         shape = OutputShape.of([one.shape for one in inputs], config)
         options: dict[str, Any] = {"storage_options": storage_options, "merger": "commit-time"}
         try:
@@ -220,6 +223,11 @@ class MergeSource:
             # A table that was made anew may have the same version.
             if (table_id, version) != (one.table_id, one.version):
                 newer[one.name] = (version, one.version)
+        overrides = open_overrides(config, self._tables.access)
+        if overrides is not None and overrides.state != meta.overrides:
+            newer[overrides.input.name] = (
+                None if meta.overrides is None else meta.overrides.version, overrides.state.version
+            )  # fmt: skip
         kept = config.retention_ms
         # A look writes nothing, so it goes by this host's clock. A run goes by the store's.
         now_ms = self._tables.state.opened.handle.now_ms()
@@ -274,7 +282,16 @@ class MergeSource:
         :raises lakemerge.InputError: the output has no such id.
         """
         state = State.at(self._tables.state)
-        return explain(self.table, state, self._taken_up(state.meta), output_id)
+        config = self._taken_up(state.meta)
+        return explain(self.table, state, config, output_id, open_overrides(config, self._tables.access))
+
+    @_understood
+    def findings(self) -> tuple[EntityFinding, ...]:
+        """What overrides and ``one_per_dataset`` did as of the last run: links that were cut, conflicts, and overrides
+        that count for nothing or wait for a row. It reads the state and the table of overrides."""
+        state = State.at(self._tables.state)
+        config = self._taken_up(state.meta)
+        return all_findings(state, config, open_overrides(config, self._tables.access))
 
     @_understood
     @checked

@@ -10,6 +10,7 @@ It is one table, so that one commit changes all of it. Every record is found by 
 - ``o``, a value that is left out of matching, since it would make too many entities one.
 - ``r``, the output ids that the last run retired or took out of the output.
 - ``x``, the entities whose rows went in a run, and the output ids that it retired, until they are forgotten.
+- ``u``, a row that overrides name: what it holds because of them, be it there or not.
 - ``m``, the run's number, the configuration, and the version of each dataset that was taken up.
 """
 
@@ -137,6 +138,8 @@ class Meta:
     retired_chunks: int = 0
     """How many records ``r`` that run wrote."""
     datasets: tuple[DatasetState, ...] = ()
+    overrides: DatasetState | None = None
+    """The table of overrides as the last run saw it."""
     output_id: str = ""
     output_epoch: int = 0
     """The output's restore epoch that the last run saw."""
@@ -155,7 +158,9 @@ class Meta:
     def from_text(text: str) -> Meta:
         told = orjson.loads(text)
         datasets = tuple(DatasetState(**{**one, "key": tuple(one["key"])}) for one in told.pop("datasets", ()))
-        return Meta(**told, datasets=datasets)
+        one = told.pop("overrides", None)
+        overrides = None if one is None else DatasetState(**{**one, "key": tuple(one["key"])})
+        return Meta(**told, datasets=datasets, overrides=overrides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +232,15 @@ class State:
         names = ["k", "a", "count", "pages"]
         empty = pa.schema([SCHEMA.field(name) for name in names]).empty_table()
         return pa.concat_tables([empty, *(part.select(names) for part in self._scan("o", ["count", "pages"]))])
+
+    def overridden(self, datasets: Ints, ids: pa.Array) -> pa.Table:
+        """What these rows hold because overrides name them: ``k``, ``a`` and ``held``."""
+        return self._found("u", ids, datasets, np.zeros_like(datasets), ["held"])
+
+    def all_overridden(self) -> Iterator[pa.Table]:
+        """The same for all rows that overrides name."""
+        for part in self._scan("u", ["held"]):
+            yield part.select(["k", "a", "held"])
 
     def departure_keys(self) -> list[str]:
         """The keys of :meth:`departures`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,24 @@ class Entities:
     """Tables ``A``, ``B`` and ``C`` with an id, ``x`` and ``y``, and one source over them."""
 
     def __init__(
-        self, folder: Path, rules: Sequence[str], spark: SparkSession | None = None, count: int = 2, **config: Any
+        self,
+        folder: Path,
+        rules: Sequence[str],
+        spark: SparkSession | None = None,
+        count: int = 2,
+        *,
+        overridden: bool = False,
+        **config: Any,
     ) -> None:
         self.folder = folder
         self.tables = {
             name: LakeTable.create(folder / name, "_id STRING, x BIGINT, y BIGINT", key=["_id"], buckets=1)
             for name in "ABC"[:count]
         }
+        if overridden:
+            columns = "left_dataset, left_id, right_dataset, right_id, verdict, who, why".replace(",", " STRING,")
+            ddl = f"nr STRING, {columns} STRING, at TIMESTAMP"
+            config["overrides"] = self.overrides = LakeTable.create(folder / "overrides", ddl, key=["nr"], buckets=1)
         datasets = {name.lower(): table for name, table in self.tables.items()}
         told: dict[str, Any] = {"identity": "stable", "max_retired": 1.0, "initial_datasets": [], **config}
         self.config = MergeConfig(datasets=datasets, equality=list(rules), **told)
@@ -43,11 +55,23 @@ class Entities:
     def drop(self, name: str, keys: Sequence[str]) -> None:
         self.tables[name].delete(pa.table({"_id": pa.array(keys, pa.string())}))
 
+    def override(self, rows: Mapping[str, Sequence[str]]) -> None:
+        """Rows by key: two datasets and ids, and the verdict."""
+        names = ("left_dataset", "left_id", "right_dataset", "right_id", "verdict")
+        told = [{"nr": key, **dict(zip(names, given, strict=True))} for key, given in rows.items()]
+        more = {"who": "Ann", "why": "I asked them", "at": dt.datetime(2026, 1, 2, tzinfo=dt.UTC)}
+        schema = pa.schema([field.with_nullable(True) for field in self.overrides.schema])
+        self.overrides.upsert(pa.Table.from_pylist([{**one, **more} for one in told], schema))
+
     def apply(self, step: Mapping[str, Any]) -> None:
         for name, rows in step.get("put", {}).items():
             self.put(name, rows)
         for name, keys in step.get("drop", {}).items():
             self.drop(name, keys)
+        if step.get("override"):
+            self.override(step["override"])
+        if step.get("withdraw"):
+            self.overrides.delete(pa.table({"nr": pa.array(step["withdraw"], pa.string())}))
 
     def run(self, *, full: bool = False, attempt: Callable[[], RunResult] | None = None) -> Rows:
         """A run, and the whole output after it."""

@@ -42,10 +42,13 @@ def _order(row: Row) -> tuple[int, bytes]:
 
 
 class EntityModel:
-    """Tables of rows ``{"x": ..., "y": ...}``; any two different ones of ``expressions`` that share a value join."""
+    """Tables of rows ``{"x": ..., "y": ...}``; any two different expressions of a class that share a value join.
 
-    def __init__(self, expressions: Sequence[tuple[int, str]], one_per: Iterable[int] = ()) -> None:
-        self.expressions = list(expressions)
+    :param classes: of each expression the offset of its dataset and its column.
+    """
+
+    def __init__(self, classes: Sequence[Sequence[tuple[int, str]]], one_per: Iterable[int] = ()) -> None:
+        self.classes = [list(expressions) for expressions in classes]
         self.one_per = set(one_per)
         self.rows: dict[Row, Mapping[str, Any] | None] = {}
         """``None``: deleted."""
@@ -53,6 +56,7 @@ class EntityModel:
         self.entities: dict[str, Entity] = {}
         self.next_number = 1
         self.cuts: list[tuple[str, Row, Row]] = []
+        """The links that were cut: override or value, and two rows."""
 
     def run(self) -> dict[str, dict[str, Any]]:
         """The whole output after a run."""
@@ -107,7 +111,8 @@ class EntityModel:
             if verdict == "same" and one in group and other in group and not self._joined(group, one, other):
                 first, second = sorted((one, other), key=_order)
                 self.cuts.append((key, first, second))
-        for value, holders in sorted(self._values(live), key=lambda pair: (len(pair[1]), str(pair[0]))):
+        found_values = sorted(self._values(live), key=lambda one: (len(one[2]), one[0], str(one[1])))
+        for _, value, holders in found_values:
             firsts: list[Row] = []
             for row in holders:
                 if any(self._joined(group, first, row) for first in firsts):
@@ -137,13 +142,15 @@ class EntityModel:
             for first, second, verdict in self.overrides.values()
         )
 
-    def _values(self, live: Sequence[Row]) -> Iterable[tuple[Any, list[Row]]]:
-        held: dict[Any, set[tuple[int, Row]]] = {}
-        for row in live:
-            for number, (offset, column) in enumerate(self.expressions):
-                value = (self.rows[row] or {}).get(column)
-                if offset == row[0] and value is not None:
-                    held.setdefault(value, set()).add((number, row))
-        for value, pairs in held.items():
-            if len({number for number, _ in pairs}) > 1:
-                yield value, sorted({row for _, row in pairs}, key=_order)
+    def _values(self, live: Sequence[Row]) -> Iterable[tuple[int, Any, list[Row]]]:
+        """Class, value and holders of each value that joins."""
+        for place, expressions in enumerate(self.classes):
+            held: dict[Any, set[tuple[int, Row]]] = {}
+            for row in live:
+                for number, (offset, column) in enumerate(expressions):
+                    value = (self.rows[row] or {}).get(column)
+                    if offset == row[0] and value is not None:
+                        held.setdefault(value, set()).add((number, row))
+            for value, pairs in held.items():
+                if len({number for number, _ in pairs}) > 1:
+                    yield place, value, sorted({row for _, row in pairs}, key=_order)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from lakemerge import InputError, LakeTable
 from lakemerge.merge_source import MergeConfig, MergeSource, RunResult
@@ -49,8 +50,13 @@ def killed_at(place: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[MergeSou
 
 
 def model_of(case: Mapping[str, Any]) -> EntityModel:
-    assert case["rules"] == ["a.x = b.x"]
-    return EntityModel([(0, "x"), (1, "x")])
+    classes = [[("abc".index(side[0]), side[2:]) for side in rule.split(" = ")] for rule in case["rules"]]
+    return EntityModel(classes, ["abc".index(name) for name in case.get("one_per_dataset", ())])
+
+
+def world_of(case: Mapping[str, Any], folder: Path, spark: SparkSession | None = None) -> Entities:
+    config = {"one_per_dataset": case["one_per_dataset"]} if "one_per_dataset" in case else {}
+    return Entities(folder, case["rules"], spark, 3, overridden="override" in str(case["steps"]), **config)
 
 
 def apply_to(model: EntityModel, step: Mapping[str, Any]) -> None:
@@ -61,6 +67,23 @@ def apply_to(model: EntityModel, step: Mapping[str, Any]) -> None:
     for name, keys in step.get("drop", {}).items():
         for key in keys:
             model.rows["ABC".index(name), key] = None
+    for key, (one, left, other, right, verdict) in step.get("override", {}).items():
+        model.overrides[key] = ("abc".index(one.lower()), left), ("abc".index(other.lower()), right), verdict
+    for key in step.get("withdraw", ()):
+        del model.overrides[key]
+
+
+def cuts_of(model: EntityModel) -> list[str]:
+    return sorted(f"{value}: {one[0]}|{one[1]} {other[0]}|{other[1]}" for value, one, other in model.cuts)
+
+
+def found_cuts(world: Entities) -> list[str]:
+    """The links that were cut, as the model writes them."""
+    cut = [one for one in world.source.findings() if one.kind in ("cut", "conflict", "more_than_one")]
+    names = list(world.config.names)
+    return sorted(
+        f"{one.value}: " + " ".join(f"{names.index(dataset)}|{name}" for dataset, name in one.members) for one in cut
+    )
 
 
 @named
@@ -69,20 +92,23 @@ def test_the_model_gives_what_the_cases_say(case: dict[str, Any]) -> None:
     for step in case["steps"]:
         apply_to(model, step)
         assert model.run() == step["now"]
+        assert cuts_of(model) == step.get("cuts", [])
 
 
 @named
 def test_incremental_runs(case: dict[str, Any], tmp_path: Path) -> None:
-    world = Entities(tmp_path, case["rules"])
+    world = world_of(case, tmp_path)
     for step in case["steps"]:
         world.apply(step)
         assert world.run() == step["now"]
+        assert found_cuts(world) == step.get("cuts", [])
     assert world.run(full=True) == case["steps"][-1]["now"]
+    assert found_cuts(world) == case["steps"][-1].get("cuts", [])
 
 
 @pytest.mark.parametrize("case", some(CASES[1:]), ids=lambda case: str(case["name"]))
 def test_full_runs(case: dict[str, Any], tmp_path: Path) -> None:
-    world = Entities(tmp_path, case["rules"])
+    world = world_of(case, tmp_path)
     for step in case["steps"]:
         world.apply(step)
         assert world.run(full=True) == step["now"]
@@ -93,7 +119,7 @@ def test_full_runs(case: dict[str, Any], tmp_path: Path) -> None:
 def test_runs_that_are_killed(
     case: dict[str, Any], place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, attempt = Entities(tmp_path, case["rules"]), killed_at(place, monkeypatch)
+    world, attempt = world_of(case, tmp_path), killed_at(place, monkeypatch)
     for step in case["steps"]:
         world.apply(step)
         assert world.run(attempt=lambda: attempt(world.source)) == step["now"]
@@ -102,13 +128,31 @@ def test_runs_that_are_killed(
 @pytest.mark.parametrize("seed", some(range(8)))
 def test_a_random_history(seed: int, tmp_path: Path) -> None:
     lots = random.Random(seed)
-    world = Entities(tmp_path, ["a.x = b.x", "a.x = c.x"], count=3)
-    model = EntityModel([(0, "x"), (1, "x"), (2, "x")])
+    single = lots.choice([[], ["a"], ["b", "c"]])
+    world = Entities(
+        tmp_path, ["a.x = b.x", "a.x = c.x", "a.y = b.y"], count=3, overridden=True, one_per_dataset=single
+    )
+    classes = [[(0, "x"), (1, "x"), (2, "x")], [(0, "y"), (1, "y")]]
+    model = EntityModel(classes, ["abc".index(name) for name in single])
     for _ in range(8):
         step = drawn(lots)
+        if lots.random() < 0.6:
+            pairs = [
+                (lots.choice("abc"), f"k{lots.randrange(5)}", lots.choice("abc"), f"k{lots.randrange(5)}") for _ in "12"
+            ]
+            step["override"] = {
+                f"o{lots.randrange(6)}": [*pair, lots.choice(["same", "different"])]
+                for pair in pairs
+                if pair[:2] != pair[2:]
+            }
+        if model.overrides and lots.random() < 0.3:
+            gone = lots.choice(sorted(model.overrides))
+            step["override"] = {key: one for key, one in step.get("override", {}).items() if key != gone}
+            step["withdraw"] = [gone]
         world.apply(step)
         apply_to(model, step)
         assert world.run(full=lots.random() < 0.3) == model.run()
+        assert found_cuts(world) == cuts_of(model)
 
 
 def drawn(lots: random.Random) -> dict[str, Any]:
@@ -116,7 +160,8 @@ def drawn(lots: random.Random) -> dict[str, Any]:
     drop: dict[str, list[str]] = {}
     for name in lots.sample("ABC", lots.randint(1, 3)):
         keys = lots.sample(range(5), lots.randint(1, 4))
-        put[name] = {f"k{key}": lots.randrange(5) for key in keys if lots.random() < 0.8}
+        values = [None, *range(5)]
+        put[name] = {f"k{key}": [lots.choice(values), lots.choice(values)] for key in keys if lots.random() < 0.8}
         drop[name] = [f"k{key}" for key in keys if f"k{key}" not in put[name]]
     return {"put": {n: rows for n, rows in put.items() if rows}, "drop": {n: keys for n, keys in drop.items() if keys}}
 
@@ -212,7 +257,7 @@ def test_an_output_or_a_state_that_was_restored_costs_no_id(tmp_path: Path) -> N
         table.restore(version=version)
         world.source.run(full=True)
         assert world.source.check().ok
-        now = {key: told.get("rows") for key, told in world.now().items()}
+        now = {key: told["rows"] for key, told in world.now().items()}
         assert now.pop("1") == ["0|a1"]
         assert now.pop("2") == ["0|a2"]
         assert sorted(now.values()) == [["0|a3"], ["1|b1"]]

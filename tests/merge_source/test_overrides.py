@@ -1,0 +1,169 @@
+"""Overrides and limits of datasets: what they say of themselves, and what is refused. Their cases are those of
+test_stable_ids.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from lakemerge import DatasetsMissingError, LakeTable, MergeConfigError
+from lakemerge.merge_source import MergeConfig, MergeSource
+from tests.merge_source.entities import Entities
+
+
+def joined(folder: Path, **config: Any) -> Entities:
+    """a1 and b1 are one by x, and b1 and c1 by y."""
+    world = Entities(folder, ["a.x = b.x", "b.y = c.y"], count=3, overridden=True, **config)
+    world.apply({"put": {"A": {"a1": 1}, "B": {"b1": [1, 5]}, "C": {"c1": [None, 5]}}})
+    world.source.run()
+    return world
+
+
+def test_a_cut_link_is_said_with_who_when_and_why(tmp_path: Path) -> None:
+    world = joined(tmp_path)
+    world.override({"o1": ["a", "a1", "c", "c1", "different"]})
+    result = world.source.run()
+    (found,) = result.findings
+    assert (found.kind, found.rule, found.value) == ("cut", "b.y = c.y", "5")
+    assert found.members == (("b", "b1"), ("c", "c1"))
+    assert found.override is not None
+    assert (found.override.key, found.override.verdict) == ("o1", "different")
+    assert (found.override.who, found.override.at, found.override.why) == (
+        "Ann",
+        "2026-01-02T00:00:00Z",
+        "I asked them",
+    )
+    assert str(found) == (
+        "cut: b 'b1' and c 'c1' are not joined by b.y = c.y with the value 5, because of override 'o1' "
+        "(a 'a1' and c 'c1' are different, by Ann, at 2026-01-02T00:00:00Z): I asked them"
+    )
+    assert world.source.findings() == result.findings
+    assert "1 findings" in str(result)
+    for entity in ("1", "2"):
+        told = world.source.explain(entity)
+        assert told.findings == result.findings
+        assert str(found) in str(told)
+    assert [link.value for link in world.source.explain("1").links] == ["1"]
+
+
+def test_a_same_is_said_as_what_joins(tmp_path: Path) -> None:
+    world = joined(tmp_path)
+    world.apply({"put": {"A": {"a2": 9}}, "override": {"o7": ["a", "a2", "c", "c1", "same"]}})
+    assert world.run()["1"] == {"rows": ["0|a1", "0|a2", "1|b1", "2|c1"]}
+    links = world.source.explain("1").links
+    assert [(link.rule, link.value, link.members) for link in links if link.value == "o7"] == [
+        ("override", "o7", (("a", "a2"), ("c", "c1")))
+    ]
+    assert world.source.findings() == ()
+
+
+def test_what_counts_for_nothing_or_waits_is_a_finding(tmp_path: Path) -> None:
+    world = joined(tmp_path)
+    world.override(
+        {
+            "o1": ["a", "a1", "b", "b1", "maybe"],
+            "o2": ["a", "a1", "zz", "b1", "same"],
+            "o3": ["a", "a1", "a", "a1", "same"],
+            "o4": ["a", "a1", "b", "b77", "different"],
+        }
+    )
+    world.overrides.upsert(pa.table({"nr": ["o5"], "left_dataset": ["a"], "right_dataset": ["b"], "verdict": ["same"]}))
+    expected = [
+        ("unusable", "override 'o1' counts for nothing: its verdict is neither same nor different"),
+        ("unusable", "override 'o2' counts for nothing: it names a dataset that the source does not have"),
+        ("unusable", "override 'o3' counts for nothing: it names one row twice"),
+        ("unusable", "override 'o5' counts for nothing: it names no row"),
+    ]
+    result = world.source.run()
+    assert [(one.kind, one.problem) for one in result.findings[:-1]] == expected
+    assert (result.findings[-1].kind, result.findings[-1].members) == ("waiting", (("b", "b77"),))
+    assert world.source.findings() == result.findings
+    assert world.now() == {"1": {"rows": ["0|a1", "1|b1", "2|c1"]}}
+    world.put("B", {"b77": 1})
+    world.source.run()
+    assert [one.kind for one in world.source.findings()] == ["cut", *["unusable"] * 4]
+
+
+def test_the_rest_of_a_dataset_is_a_finding(tmp_path: Path) -> None:
+    world = joined(tmp_path, one_per_dataset=["c"])
+    world.put("C", {"c2": [None, 5], "c3": [None, 5]})
+    result = world.source.run()
+    assert [(one.kind, one.members) for one in result.findings] == [
+        ("more_than_one", (("b", "b1"), ("c", "c2"))),
+        ("more_than_one", (("b", "b1"), ("c", "c3"))),
+    ]
+    assert str(result.findings[0]).endswith("with the value 5, because an entity has at most one row of c")
+    assert world.now()["1"] == {"rows": ["0|a1", "1|b1", "2|c1"]}
+    assert world.source.run().findings == ()
+    assert len(world.source.findings()) == 2
+
+
+@pytest.mark.parametrize("how", ["restored", "recreated", "swapped"])
+def test_a_table_of_overrides_that_became_another_is_read_whole(how: str, tmp_path: Path) -> None:
+    """Nothing tells what changed in it; the state tells what rows held before."""
+    world = joined(tmp_path)
+    before = world.overrides.version
+    world.override({"o1": ["a", "a1", "b", "b1", "different"], "o2": ["b", "b1", "c", "c1", "different"]})
+    assert len(world.run()) == 3
+    if how == "restored":
+        world.overrides.restore(version=before)
+    else:
+        schema = world.overrides.schema
+        if how == "recreated":
+            shutil.rmtree(tmp_path / "overrides")
+        path = tmp_path / ("overrides" if how == "recreated" else "others")
+        world.overrides = LakeTable.create(path, schema, key=["nr"])
+        world.override({"o9": ["a", "a1", "b", "b1", "different"]})
+    config = dataclasses.replace(world.config, overrides=world.overrides)
+    assert world.source.run(config=config).full is False
+    assert world.source.check().ok
+    now = [told["rows"] for told in world.now().values() if "rows" in told]
+    whole = [["0|a1", "1|b1", "2|c1"]] if how == "restored" else [["0|a1"], ["1|b1", "2|c1"]]
+    assert sorted(now) == whole
+
+
+def test_a_table_that_lacks_columns_or_is_missing_is_refused(tmp_path: Path) -> None:
+    world = joined(tmp_path)
+    bad = LakeTable.create(tmp_path / "bad", "nr STRING, left_dataset STRING, left_id BIGINT", key=["nr"])
+    for table, error, text in (
+        (bad, MergeConfigError, "left_id, right_dataset, right_id, verdict"),
+        (str(tmp_path / "none"), DatasetsMissingError, "no table of overrides"),
+    ):
+        config = dataclasses.replace(world.config, overrides=table)
+        with pytest.raises(error, match=text):
+            world.source.run(config=config)
+        with pytest.raises(error, match=text):
+            MergeSource.create(tmp_path / "new", config)
+    assert not (tmp_path / "new").exists()
+    assert world.source.run().emitted == 0
+    with pytest.raises(MergeConfigError, match="overrides: the table is a dataset, too"):
+        MergeConfig(datasets={"a": str(tmp_path / "A")}, overrides=str(tmp_path / "A"))
+    with pytest.raises(MergeConfigError, match="overrides must be a path"):
+        MergeConfig(datasets={"a": str(tmp_path / "A")}, overrides=cast("Any", 7))
+    with pytest.raises(MergeConfigError, match="one_per_dataset: there is no dataset 'z'"):
+        MergeConfig(datasets={"a": str(tmp_path / "A")}, one_per_dataset=["z"])
+
+
+def test_pending_knows_of_overrides_and_leaving_them_out_undoes_them(tmp_path: Path) -> None:
+    world = joined(tmp_path)
+    assert not world.source.pending()
+    world.override({"o1": ["a", "a1", "b", "b1", "different"]})
+    assert list(world.source.pending().datasets) == ["overrides"]
+    assert len(world.run()) == 2
+    assert not MergeSource.open(tmp_path / "out").pending()
+    world.source.run(config=dataclasses.replace(world.config, overrides=None))
+    assert world.source.check().ok
+    assert world.now()["1"]["rows"] == ["0|a1", "1|b1", "2|c1"]
+
+
+def test_composite_ids_follow_overrides_too(tmp_path: Path) -> None:
+    world = joined(tmp_path, identity="composite")
+    world.override({"o1": ["a", "a1", "c", "c1", "different"]})
+    world.source.run()
+    rows = world.source.table.to_arrow().to_pylist()
+    assert sorted(row["_id"] for row in rows if not row["_deleted"]) == ["0|a1|1|b1", "2|c1"]
