@@ -9,6 +9,7 @@ from lakemerge.merge_source.config import MergeConfig
 from lakemerge.merge_source.datasets import Dataset
 from lakemerge.merge_source.results import (
     ClusterLink,
+    ColumnOrigin,
     EntityExplanation,
     EntityFinding,
     IdChanges,
@@ -24,6 +25,7 @@ from lakemerge.merge_source.source import MergeSource
 
 __all__ = [
     "ClusterLink",
+    "ColumnOrigin",
     "Dataset",
     "EntityExplanation",
     "EntityFinding",

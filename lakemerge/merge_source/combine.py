@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -14,12 +14,24 @@ from lakemerge.merge_source.config import MergeConfig
 from lakemerge.merge_source.content_hash import hash_rows
 from lakemerge.merge_source.inputs import Shape
 from lakemerge.merge_source.nested_arrays import Bools, Ints, contiguous, lengths_of, list_array, run_starts, spread
+from lakemerge.merge_source.survivorship import Column, Survivors, needed_columns, survived, survivors_of, type_of
 from lakemerge.merge_source.types import Property, properties_of
 from lakemerge.merge_source.value_texts import plain_texts
 from lakemerge.schema.casts import safe_cast
 from mergers.builtin.functions.equal import equality_codes
 
-__all__ = ["FIXED", "MEMBER", "STABLE", "Combined", "DatasetRows", "OutputShape", "combine", "members_of"]
+__all__ = [
+    "FIXED",
+    "MEMBER",
+    "STABLE",
+    "Combined",
+    "DatasetRows",
+    "OutputShape",
+    "chosen",
+    "combine",
+    "members_of",
+    "own_values",
+]
 
 MEMBER = pa.struct([("dataset", pa.int32()), ("id", pa.string())])
 FIXED = pa.schema(
@@ -47,13 +59,17 @@ class OutputShape:
     """Whether some dataset has ``$ids`` of its own."""
     stable: bool = False
     """Whether ids are stable."""
+    survivors: Survivors = field(default_factory=dict)
+    """The rules of columns that hold one value."""
 
     @staticmethod
     def of(shapes: Sequence[Shape | None], config: MergeConfig) -> OutputShape:
         """The shape for datasets. Raises :class:`lakemerge.SchemaError` if columns of one name have no common type."""
         has_ids = any(shape is not None and shape.ids is not None for shape in shapes)
         properties = tuple(properties_of(shapes, as_text=config.type_conflicts == "string"))
-        return OutputShape(config.strategy, properties, has_ids, config.identity == "stable")
+        complete = all(shape is not None for shape in shapes)
+        survivors = survivors_of(config.survivors, properties, complete=complete) if config.survivors else {}
+        return OutputShape(config.strategy, properties, has_ids, config.identity == "stable", survivors)
 
     @property
     def schema(self) -> pa.Schema:
@@ -63,7 +79,12 @@ class OutputShape:
     def fields(self) -> list[pa.Field]:
         if self.strategy == "list":
             return [pa.field("$merged", _list_of(self.member_type))]
-        return [pa.field(one.name, _list_of(one.type)) for one in self.properties]
+        return [pa.field(one.name, self.type_of(one)) for one in self.properties]
+
+    def type_of(self, one: Property) -> pa.DataType:
+        """The type of a property's column."""
+        rule = self.survivors.get(one.name.lower())
+        return _list_of(one.type) if rule is None else type_of(one, rule)
 
     @property
     def member_type(self) -> pa.DataType:
@@ -114,9 +135,14 @@ def combine(clusters: Clusters, parts: Sequence[DatasetRows], shape: OutputShape
         own: dict[str, pa.Array] = {"$merged": _as_they_are(clusters, parts, shape)}
         singles: list[tuple[str, Bools]] = []
     else:
-        joined = [_joined(clusters, parts, one, compact=shape.strategy == "compact") for one in shape.properties]
-        own = {one.name: lists for one, (lists, _) in zip(shape.properties, joined, strict=True)}
-        singles = [(one.name, single) for one, (_, single) in zip(shape.properties, joined, strict=True)]
+        own = dict.fromkeys(one.name for one in shape.properties)
+        singles = []
+        for one in shape.properties:
+            if one.name.lower() in shape.survivors:
+                own[one.name] = chosen(clusters, parts, one, shape)[0]
+            else:
+                own[one.name], single = _joined(clusters, parts, one, compact=shape.strategy == "compact")
+                singles.append((one.name, single))
     if shape.stable:
         own |= {"$split_into": clusters.split_into}
     # Whether a value is single or a list of one is part of the entity's content.
@@ -127,6 +153,37 @@ def combine(clusters: Clusters, parts: Sequence[DatasetRows], shape: OutputShape
         hash_rows(pa.table(hashed)).view(np.int64),
         _names_where([(name, single) for name, single in singles if name in told], len(clusters)),
     )
+
+
+def chosen(
+    clusters: Clusters, parts: Sequence[DatasetRows], one: Property, shape: OutputShape
+) -> tuple[pa.Array, Ints]:
+    """The values of a column that has a rule, and the members that gave them; -1 where no single one did."""
+    rule = shape.survivors[one.name.lower()]
+    names = needed_columns(one, rule, shape.properties)
+    columns = {
+        other.name.lower(): own_values(parts, other) for other in shape.properties if other.name.lower() in names
+    }
+    count = len(clusters)
+    return survived(one, rule, columns, clusters.of_members, clusters.datasets, count, shape.properties)
+
+
+def own_values(parts: Sequence[DatasetRows], one: Property) -> Column:
+    """The values of a property that members have, without nulls and empty lists."""
+    kind = _list_of(one.type) if one.lists else one.type
+    places, values = [], []
+    for part in parts:
+        if part.dataset not in one.columns:
+            continue
+        column = contiguous(part.rows.column(one.columns[part.dataset]))
+        there = column.is_valid().to_numpy(zero_copy_only=False)
+        if pa.types.is_list(column.type):
+            there &= lengths_of(column) > 0
+        column = column.filter(pa.array(there))
+        places.append(part.places[there])
+        values.append(_as_lists(column, one) if one.lists else _cast(column, one))
+    at, joined = _in_order(places, values, kind)
+    return Column(at, joined)
 
 
 def members_of(offsets: Ints, datasets: Ints, ids: pa.Array) -> pa.Array:

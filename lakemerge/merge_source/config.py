@@ -15,6 +15,7 @@ from lakemerge.errors import InputError, MergeConfigError
 from lakemerge.merge_source.datasets import Dataset, TableLike
 from lakemerge.merge_source.rules import Rules, parse_rules
 from lakemerge.merge_source.sesam import load_sesam
+from lakemerge.merge_source.survivorship import Survivors, parse_survivorship
 from lakemerge.quantities import milliseconds_of
 from lakemerge.table.table import LakeTable
 from mergers.logs import logger
@@ -34,6 +35,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "transitive": get_args(Transitive),
     "oversize": get_args(Oversize),
 }
+_NOT_STORED: Final = ("datasets", "rules", "survivors")
 _FLAGS: Final = ("ignore_non_existent_datasets", "supports_signalling")
 _ALIAS = re.compile(r"[^\s.`'\"(),=]+")
 
@@ -67,6 +69,8 @@ class MergeConfig:
     :param overrides: a table whose rows say which rows of datasets are the same and which are different, whatever the
         rules say.
     :param one_per_dataset: names or aliases of the datasets of which an entity has at most one row.
+    :param survivorship: for columns that are to hold one value, the rule that chooses it: ``first``, ``longest``,
+        ``most_frequent``, ``union``, ``{"newest": column}``, ``{"priority": [datasets]}`` or ``{"expression": sql}``.
     :param transitive: ``values``: rules that share an expression work together; ``entities``: each rule works alone.
     :raises lakemerge.MergeConfigError: something cannot be used; every problem is listed.
     """
@@ -88,7 +92,9 @@ class MergeConfig:
     transitive: Transitive = "values"
     overrides: TableLike | Dataset | None = None
     one_per_dataset: Sequence[str] = ()
+    survivorship: Mapping[str, object] = field(default_factory=dict)
     rules: Rules = field(init=False, repr=False, compare=False)
+    survivors: Survivors = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         problems: list[str] = []
@@ -99,6 +105,8 @@ class MergeConfig:
         single = _named(self.one_per_dataset, "one_per_dataset", names, problems)
         equality = _listed(self.equality, "equality", problems)
         sets = _listed(self.equality_sets, "equality_sets", problems)
+        named = [(alias, str(dataset.name)) for alias, dataset in datasets.items()]
+        survivors = parse_survivorship(self.survivorship, named, self.strategy, problems)
         overrides = _overrides(self.overrides, datasets, problems)
         transitive: object = self.transitive
         pairwise = isinstance(transitive, str) and transitive == "entities"
@@ -118,6 +126,8 @@ class MergeConfig:
             "initial_datasets": initial,
             "one_per_dataset": single or (),
             "overrides": overrides,
+            "survivors": survivors,
+            "survivorship": {rule.column: rule.told(list(datasets)) for rule in survivors.values()},
         }
         if self.deleted_retention is not None:
             kept = milliseconds_of(self.deleted_retention, "deleted_retention")
@@ -176,7 +186,7 @@ class MergeConfig:
 
     def to_json(self) -> dict[str, Any]:
         """The configuration as JSON, without credentials; :meth:`from_json` reads it."""
-        told = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("datasets", "rules")}
+        told = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_STORED}
         described = {
             alias: {"table": dataset.url, "name": dataset.name, "id": dataset.id_columns, "deleted": dataset.deleted}
             for alias, dataset in zip(self.aliases, self.inputs, strict=True)

@@ -162,7 +162,7 @@ def _means_another(before: MergeConfig, now: MergeConfig) -> bool:
     """Whether the configurations give different entities."""
     if before.rules.text != now.rules.text or len(before.inputs) != len(now.inputs):
         return True
-    same = ("identity", "strategy", "type_conflicts", "max_merged", "oversize", "single_offsets")
+    same = ("identity", "strategy", "type_conflicts", "max_merged", "oversize", "single_offsets", "survivors")
     if any(getattr(before, name) != getattr(now, name) for name in same):
         return True
     if now.overrides is not None and (before.names, before.aliases) != (now.names, now.aliases):

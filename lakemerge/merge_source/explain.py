@@ -14,14 +14,16 @@ import pyarrow.compute as pc
 
 from lakemerge.errors import InputError
 from lakemerge.merge_source.clusters import links_of
+from lakemerge.merge_source.column_origins import column_origins
 from lakemerge.merge_source.combine import FIXED, STABLE, OutputShape
 from lakemerge.merge_source.config import MergeConfig
 from lakemerge.merge_source.entity_states import held_of, ints, strings
 from lakemerge.merge_source.ids import key_texts
+from lakemerge.merge_source.inputs import Access
 from lakemerge.merge_source.nested_arrays import Ints, contiguous
 from lakemerge.merge_source.output_ids import OldClusters, shown_value
 from lakemerge.merge_source.override_findings import findings_of
-from lakemerge.merge_source.overrides import OverrideTable
+from lakemerge.merge_source.overrides import open_overrides
 from lakemerge.merge_source.oversize_values import left_out_now, remembered_of, shown
 from lakemerge.merge_source.results import ClusterLink, EntityExplanation, Report, WideValue
 from lakemerge.merge_source.rules import Rules
@@ -31,9 +33,7 @@ from lakemerge.table.table import LakeTable
 __all__ = ["entities_of", "explain", "report"]
 
 
-def explain(
-    output: LakeTable, state: State, config: MergeConfig, output_id: str, overrides: OverrideTable | None
-) -> EntityExplanation:
+def explain(output: LakeTable, state: State, config: MergeConfig, output_id: str, access: Access) -> EntityExplanation:
     """The members of an entity of the output, and the values that join them.
 
     Raises :class:`InputError` if the output has no such id.
@@ -61,7 +61,8 @@ def explain(
         replaced=bool(row["$replaced"]),
         members=tuple(_named(config, datasets, ids)),
         links=tuple(links),
-        findings=findings_of(state, config, overrides, found),
+        findings=findings_of(state, config, open_overrides(config, access), found),
+        columns=column_origins(state, config, access, found, output_id),
     )
 
 
@@ -163,7 +164,7 @@ def entities_of(rows: pa.Table, shape: OutputShape, state: State) -> Iterator[di
             value = columns[name][place]
             if value is None:
                 continue
-            if shape.stable and name in STABLE.names:
+            if name.lower() in shape.survivors or (shape.stable and name in STABLE.names):
                 entity[name] = value
             elif name == "$merged" and shape.strategy == "list":
                 entity[name] = _members(value, columns["_members"][place], shape)

@@ -100,7 +100,7 @@ def _hashes(rows: pa.Table, shape: OutputShape, singles: pa.Array) -> Ints:
     hashed["_deleted"] = pc.if_else(deleted, deleted, pa.scalar(None, pa.bool_()))
     spelled = {name.lower(): name for name in own}
     for one in shape.properties if shape.strategy != "list" else ():
-        if one.name.lower() not in spelled:
+        if one.name.lower() not in spelled or one.name.lower() in shape.survivors:
             continue
         alone = lengths_of(hashed[spelled[one.name.lower()]]) == 1
         if shape.strategy == "default" and one.lists:

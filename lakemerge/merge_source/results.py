@@ -10,6 +10,7 @@ from mergers.wording import printable
 
 __all__ = [
     "ClusterLink",
+    "ColumnOrigin",
     "EntityExplanation",
     "EntityFinding",
     "IdChanges",
@@ -202,6 +203,23 @@ class ClusterLink:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnOrigin:
+    """Which row gave the value of a column that has a rule of survivorship."""
+
+    column: str
+    rule: str
+    value: str | None
+    """As text; ``None`` if no row has a value."""
+    members: tuple[tuple[str, str], ...]
+    """Dataset and id of the row that won; of all rows with a value where the value is made of several."""
+    why: str
+
+    def __str__(self) -> str:
+        rows = ", ".join(f"{dataset} {entity!r}" for dataset, entity in self.members) or "no row"
+        return printable(f"{self.column}: {self.value} from {rows} ({self.rule}: {self.why})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EntityExplanation:
     """Why an entity of the output is what it is."""
 
@@ -215,12 +233,14 @@ class EntityExplanation:
     """The values that join the members; those with the most holders come first."""
     findings: tuple[EntityFinding, ...] = ()
     """The links of the members that were cut."""
+    columns: tuple[ColumnOrigin, ...] = ()
+    """Which rows gave the values of columns that have a rule of survivorship."""
 
     def __str__(self) -> str:
         state = "no longer applies" if not self.members else "is deleted" if self.deleted else "is merged of"
         lines = [f"{self.id} {state}", *(f"  {dataset} {entity!r}" for dataset, entity in self.members)]
         lines += [f"  by {link}" for link in self.links]
-        return "\n".join(map(printable, [*lines, *(f"  {finding}" for finding in self.findings)]))
+        return "\n".join(map(printable, [*lines, *(f"  {one}" for one in (*self.findings, *self.columns))]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

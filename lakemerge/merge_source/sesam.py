@@ -30,6 +30,7 @@ _PROPERTIES: Final = frozenset(
         "one_per_dataset",
         "oversize",
         "strategy",
+        "survivorship",
         "supports_signalling",
         "transitive",
         "type_conflicts",

@@ -283,7 +283,7 @@ class MergeSource:
         """
         state = State.at(self._tables.state)
         config = self._taken_up(state.meta)
-        return explain(self.table, state, config, output_id, open_overrides(config, self._tables.access))
+        return explain(self.table, state, config, output_id, self._tables.access)
 
     @_understood
     def findings(self) -> tuple[EntityFinding, ...]:
