@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from lakemerge.results.findings import Finding
 from mergers.wording import printable
@@ -24,6 +25,8 @@ __all__ = [
 ]
 
 
+_LISTED = 100
+"""How many ids of each kind a text lists."""
 _NAMED = 5
 """How many values that are left out a text names."""
 
@@ -99,13 +102,27 @@ class IdChanges:
     go: tuple[str, ...] = ()
     """Ids that would be deleted, or be retired without a successor."""
 
+    def __bool__(self) -> bool:
+        return bool(self.appear or self.join or self.split or self.go)
+
     def __str__(self) -> str:
-        lines = [
-            *(f"  {name} would appear" for name in self.appear),
-            *(f"  {name} would join {heir}" for name, heir in self.join.items()),
-            *(f"  {name} would be split into {', '.join(heirs)}" for name, heirs in self.split.items()),
-            *(f"  {name} would go" for name in self.go),
+        """Up to 100 of each kind."""
+        join, split = (islice(told.items(), _LISTED) for told in (self.join, self.split))
+        kinds = [
+            ("appear", [f"  {name} would appear" for name in self.appear[:_LISTED]], len(self.appear)),
+            ("join", [f"  {name} would join {heir}" for name, heir in join], len(self.join)),
+            (
+                "be split",
+                [f"  {name} would be split into {', '.join(heirs)}" for name, heirs in split],
+                len(self.split),
+            ),
+            ("go", [f"  {name} would go" for name in self.go[:_LISTED]], len(self.go)),
         ]
+        lines = []
+        for kind, told, count in kinds:
+            lines += told
+            if count > _LISTED:
+                lines.append(f"  and {count - _LISTED:,} more would {kind}")
         return "\n".join(map(printable, lines))
 
 
@@ -158,7 +175,7 @@ class RunResult:
             f"{did} {self.emitted:,} entities ({self.replaced:,} replaced, {self.deleted:,} deleted) of "
             f"{self.clusters:,} clusters, {'everything' if self.full else 'what changed'} looked at, in "
             f"{self.seconds:.2f} s; {taken}{self._more()}"
-        )
+        ) + (f"\n{self.ids}" if self.ids else "")
 
     def _more(self) -> str:
         removed = f"; {self.removed:,} rows forgotten" if self.removed else ""

@@ -28,6 +28,7 @@ _PROPERTIES: Final = frozenset(
         "max_merged",
         "max_retired",
         "one_per_dataset",
+        "overrides",
         "oversize",
         "strategy",
         "survivorship",
@@ -37,8 +38,9 @@ _PROPERTIES: Final = frozenset(
         "version",
     }
 )
-"""Properties of the source other than type and datasets. Of these ``deleted_retention``, ``max_retired``, ``oversize``,
-``transitive`` and ``type_conflicts`` are not Sesam's."""
+"""Properties of the source other than type and datasets. Of these ``deleted_retention``, ``max_retired``,
+``one_per_dataset``, ``oversize``, ``overrides``, ``survivorship``, ``transitive`` and ``type_conflicts`` are not
+Sesam's, nor is the identity ``stable``."""
 
 _logger = logger(__name__)
 
@@ -54,9 +56,14 @@ def load_sesam(
     known = {*_PROPERTIES, "type", "datasets"}
     problems += [f"there is no property {name!r}" for name in given if name not in known]
     datasets = _datasets(given.get("datasets"), tables, problems)
+    named = given.get("overrides")
+    if named is not None and (not isinstance(named, str) or named not in tables):
+        problems.append(f"overrides: no table is given for {named!r}; name it in tables")
     if problems:
         raise MergeConfigError("the configuration cannot be used: " + "; ".join(problems), problems=tuple(problems))
     arguments = {name: value for name, value in given.items() if name in _PROPERTIES}
+    if named is not None:
+        arguments["overrides"] = tables[named]
     return {"version": None, **arguments, "datasets": datasets}
 
 

@@ -16,7 +16,9 @@ _RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 def local_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
     """The rows as a frame. In a session without a limit of rows in a batch (0 or less), PySpark makes none of Arrow's
-    tables."""
+    tables. Nor does it make one of a list's column that has no chunk, as a filter leaves it."""
+    if not table.num_rows:
+        table = pa.table([pa.array([], field.type) for field in table.schema], schema=table.schema)
     with _limited(spark):
         return spark.createDataFrame(table)
 
