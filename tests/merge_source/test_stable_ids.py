@@ -13,11 +13,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from lakemerge import InputError, LakeTable
+from lakemerge import InputError, LakeMergeError, LakeTable
 from lakemerge.merge_source import MergeConfig, MergeSource, RunResult
 from lakemerge.merge_source.run import _Run
 from tests.merge_source.entities import Entities
 from tests.merge_source.entity_model import EntityModel
+from tests.merge_source.histories import History
 from tests.property.effort import some
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent / "entity_cases.json").read_text())["cases"]
@@ -153,6 +154,39 @@ def test_a_random_history(seed: int, tmp_path: Path) -> None:
         apply_to(model, step)
         assert world.run(full=lots.random() < 0.3) == model.run()
         assert found_cuts(world) == cuts_of(model)
+
+
+@pytest.mark.parametrize("seed", some(range(300, 310)))
+def test_full_and_incremental_runs_agree_whatever_the_options(seed: int, tmp_path: Path) -> None:
+    """Over the tables, rules and options that the histories of plain sources draw: marks of deleted rows, chains that
+    are too large, values in lists, rows that are forgotten, runs that are refused."""
+    history = History(seed, tmp_path)
+    sources: list[MergeSource] = []
+    for _ in range(8):
+        history.change()
+        told = {**history.config, "identity": "stable", "one_per_dataset": ["a0"] if seed % 2 else []}
+        config = history.world.config(told)
+        if not sources:
+            sources = [MergeSource.create(tmp_path / name, config) for name in ("now_and_then", "full")]
+        outcomes = []
+        for full, source in enumerate(sources):
+            try:
+                source.run(full=bool(full))
+                outcomes.append("done")
+            except LakeMergeError as error:
+                outcomes.append(error.code)
+            assert source.check().findings == ()
+        assert outcomes[0] == outcomes[1]
+        one, other = (rows_of(source) for source in sources)
+        assert one == other
+        assert sources[0].findings() == sources[1].findings()
+    if outcomes == ["done", "done"]:
+        assert sources[0].run(full=True).emitted == 0
+
+
+def rows_of(source: MergeSource) -> list[dict[str, Any]]:
+    rows = source.table.to_arrow().sort_by("_id").to_pylist()
+    return [{name: value for name, value in row.items() if name != "_updated"} for row in rows]
 
 
 def drawn(lots: random.Random) -> dict[str, Any]:

@@ -314,6 +314,7 @@ CALLS: dict[str, Call] = {
     "MergeSource.current_ids": Call(
         lambda folder: MergeSource.open(folder / "out").current_ids, lambda: {"output_id": "a"}
     ),
+    "MergeSource.findings": Call(lambda folder: MergeSource.open(folder / "out").findings),
     "MergeSource.check": Call(lambda folder: MergeSource.open(folder / "out").check),
     "MergeSource.report": Call(lambda folder: MergeSource.open(folder / "out").report),
     "MergeConfig": Call(lambda folder: MergeConfig, lambda: {"datasets": {"a": "x"}}),
