@@ -142,6 +142,8 @@ class Formed:
     """The values that cut chains."""
     cuts: tuple[Cut, ...] = ()
     """The links that were cut so that rows stay apart."""
+    uncut: Clusters | None = None
+    """The clusters before that, if any link was cut."""
 
 
 def components(count: int, left: Ints, right: Ints) -> Ints:
@@ -187,9 +189,11 @@ def find_clusters(
     edges = _Edges.of(rules, held, LeftOut.none() if left_out is None else left_out)
     root, chained, cut = _within(limit, len(datasets), edges)
     cuts: tuple[Cut, ...] = ()
+    uncut = None
     if rules.different or one_per:
         bad, pairs = violated(rules, held, root, datasets, one_per)
         if len(bad):
+            uncut = grouped(root, datasets, ids, deleted)
             groups = list(edges.groups_in(np.isin(root, bad), held, without=cut))
             parts = separated(rules, root, datasets, one_per, bad, pairs, groups)
             chained[parts.touched] = np.where(chained < 0, root, chained)[parts.touched]
@@ -197,7 +201,7 @@ def find_clusters(
     clusters = grouped(root, datasets, ids, deleted)
     values = held.encoded.dictionary.take(pa.array(edges.codes[cut]))
     chains = np.ones(len(cut), dtype=np.bool_)
-    return Formed(clusters, chained, LeftOut(edges.classes[cut], values, edges.widths[cut], chains), cuts)
+    return Formed(clusters, chained, LeftOut(edges.classes[cut], values, edges.widths[cut], chains), cuts, uncut)
 
 
 def grouped(root: Ints, datasets: Ints, ids: pa.Array, deleted: Bools) -> Clusters:

@@ -139,7 +139,7 @@ def settle(given: Settling, plan: Plan) -> None:
     clusters = formed.clusters
     plan.left_out = LeftOut.together([given.left_out, formed.left_out])
     if config.oversize == "fail":
-        check_sizes(config.rules, config.aliases, known, clusters, config.max_merged)
+        check_sizes(config.rules, config.aliases, known, formed.uncut or clusters, config.max_merged)
     first = config.identity == "first"
     if first:
         clusters = with_first_ids(known, clusters, given.bystanders)

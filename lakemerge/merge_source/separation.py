@@ -7,12 +7,13 @@ that would put two such rows together is cut. The order is in docs/merge-source.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
 
-from lakemerge.merge_source.nested_arrays import Ints, run_starts
+from lakemerge.merge_source.nested_arrays import Ints
 from lakemerge.merge_source.rule_values import Held
 from lakemerge.merge_source.rules import Rules
 
@@ -57,25 +58,23 @@ class Separated:
     cuts: tuple[Cut, ...] = ()
 
 
-def different_pairs(rules: Rules, held: Held) -> Iterator[tuple[int, int, str]]:
-    """The entities that overrides call different, and the override."""
-    if not rules.different:
-        return
+def different_pairs(rules: Rules, held: Held, root: Ints) -> list[tuple[int, int, str]]:
+    """The entities of one cluster that overrides call different, and the override."""
     inside = np.flatnonzero(np.isin(held.expressions, rules.different))
-    codes = held.codes[inside]
-    order = inside[np.lexsort((held.rows[inside], codes))]
-    codes, rows = held.codes[order], held.rows[order]
-    texts = held.encoded.dictionary
-    for start in run_starts(codes).tolist():
-        if start + 1 < len(rows) and codes[start] == codes[start + 1]:
-            yield int(rows[start]), int(rows[start + 1]), texts[int(codes[start])].as_py()
+    codes, rows = held.codes[inside], held.rows[inside]
+    order = np.lexsort((rows, codes))
+    codes, rows = codes[order], rows[order]
+    # An override that both of its rows hold is there twice.
+    both = np.flatnonzero((codes[1:] == codes[:-1]) & (root[rows[1:]] == root[rows[:-1]]))
+    texts = held.encoded.dictionary.take(pa.array(codes[both])).to_pylist()
+    return list(zip(rows[both].tolist(), rows[both + 1].tolist(), texts, strict=True))
 
 
 def violated(
     rules: Rules, held: Held, root: Ints, datasets: Ints, one_per: Collection[int]
 ) -> tuple[Ints, list[tuple[int, int, str]]]:
     """The first entities of clusters that must be cut, and the pairs that are apart in them."""
-    together = [pair for pair in different_pairs(rules, held) if root[pair[0]] == root[pair[1]]]
+    together = different_pairs(rules, held, root)
     found = [np.array([root[one] for one, _, _ in together], dtype=np.int64)]
     for dataset in one_per:
         counts = np.bincount(root[datasets == dataset], minlength=len(root))

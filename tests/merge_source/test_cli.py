@@ -85,7 +85,8 @@ def test_failures_are_one_line_and_a_code(world: World, capsys: Captured) -> Non
         capsys.readouterr()
         .err.splitlines()[-1]
         .startswith(
-            "lakemerge: the merge source cannot be configured that way: identity must be 'composite' or 'first'"
+            "lakemerge: the merge source cannot be configured that way: identity must be 'composite' or 'first' or "
+            "'stable'"
         )
     )
     assert main(["merge-source", "run", job(world, max_merged=1, oversize="fail")]) == 2
@@ -121,3 +122,36 @@ def test_follow_ends_when_it_is_told_to(world: World) -> None:
         while process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
         assert process.returncode == 0
+
+
+def test_overrides_and_stable_ids_in_a_file(world: World, capsys: Captured) -> None:
+    """A dry run lists ids; a run tells how many findings there are, and explain tells them."""
+    columns = ("left_dataset", "left_id", "right_dataset", "right_id", "verdict")
+    world.create("O", f"_id STRING, {', '.join(f'{name} STRING' for name in columns)}")
+    told = json.loads(Path(job(world, identity="stable", overrides="O", survivorship={"x": "first"})).read_text())
+    told["tables"]["O"] = world.paths["O"]
+    path = world.folder / "job.json"
+    path.write_text(json.dumps(told))
+    assert main(["merge-source", "run", str(path), "--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["  1 would appear", "  2 would appear"]
+    assert main(["merge-source", "run", str(path)]) == 0
+    world.put("O", [dict(zip(("_id", *columns), ("o1", "A", "a1", "B", "b1", "different"), strict=True))])
+    capsys.readouterr()
+    assert main(["merge-source", "run", str(path), "--dry-run", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ids"] == {"appear": ["3"], "join": {}, "split": {"1": ["1", "3"]}, "go": []}
+    assert [one["kind"] for one in found["findings"]] == ["cut"]
+    assert main(["merge-source", "run", str(path)]) == 0
+    assert "; 1 findings" in capsys.readouterr().out
+    assert main(["merge-source", "explain", str(path), "3"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        (
+            "  cut: A 'a1' and B 'b1' are not joined by a.x = b.x with the value 1, because of override 'o1' "
+            "(A 'a1' and B 'b1' are different)"
+        ),
+        "  x: 1 from B 'b1' (first: the first of 1 row with a value)",
+    ]
+    told["source"]["source"]["overrides"] = "P"
+    path.write_text(json.dumps(told))
+    assert main(["merge-source", "run", str(path)]) != 0
+    assert "overrides: no table is given for 'P'; name it in tables" in capsys.readouterr().err

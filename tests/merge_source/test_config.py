@@ -114,7 +114,7 @@ def test_every_problem_is_named() -> None:
         "'d' must be a path, a LakeTable or a Dataset, not 7",
         "equality[0]: 'q.y' names the dataset 'q'",
         "equality_sets[0] is not a list",
-        "identity must be 'composite' or 'first', not 'last'",
+        "identity must be 'composite' or 'first' or 'stable', not 'last'",
         "strategy must be 'default' or 'compact' or 'list', not 'best'",
         "max_merged must be a whole number from 1 on, not 0",
         "there is no dataset 'e'",

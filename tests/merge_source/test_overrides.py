@@ -10,9 +10,10 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
-from lakemerge import DatasetsMissingError, LakeTable, MergeConfigError
-from lakemerge.merge_source import MergeConfig, MergeSource
+from lakemerge import DatasetsMissingError, LakeTable, MaxMergedError, MergeConfigError
+from lakemerge.merge_source import Dataset, MergeConfig, MergeSource
 from tests.merge_source.entities import Entities
 
 
@@ -167,3 +168,70 @@ def test_composite_ids_follow_overrides_too(tmp_path: Path) -> None:
     world.source.run()
     rows = world.source.table.to_arrow().to_pylist()
     assert sorted(row["_id"] for row in rows if not row["_deleted"]) == ["0|a1|1|b1", "2|c1"]
+
+
+def test_max_merged_counts_rows_before_links_are_cut(tmp_path: Path) -> None:
+    """Incremental runs count the holders of a value without reading them all, so a full run does, too."""
+    for number, full in enumerate((False, True)):
+        world = Entities(
+            tmp_path / str(number), ["a.x = b.x"], overridden=True, max_merged=2, oversize="fail", one_per_dataset=["b"]
+        )
+        world.apply({"put": {"A": {"a1": 1}, "B": {"b1": 1}}})
+        world.source.run()
+        world.put("B", {"b2": 1})
+        with pytest.raises(MaxMergedError):
+            world.source.run(full=full)
+
+
+def test_overrides_with_a_key_of_several_columns_and_ids_that_are_numbers(tmp_path: Path) -> None:
+    crm = LakeTable.create(tmp_path / "crm", "nr BIGINT, mail STRING", key=["nr"])
+    shop = LakeTable.create(tmp_path / "shop", "country STRING, nr INT, mail STRING", key=["country", "nr"])
+    crm.upsert(pa.table({"nr": [1, 2], "mail": ["a", "b"]}))
+    shop.upsert(pa.table({"country": ["NO", "SE"], "nr": pa.array([7, 7], pa.int32()), "mail": ["a", "c"]}))
+    columns = "left_dataset STRING, left_id STRING, right_dataset STRING, right_id STRING, verdict STRING"
+    key = ["left_dataset", "left_id", "right_dataset", "right_id"]
+    overrides = LakeTable.create(tmp_path / "overrides", columns, key=key)
+    config = MergeConfig(
+        datasets={"c": Dataset(crm, name="crm"), "s": Dataset(shop, name="shop")},
+        equality=["c.mail = s.mail"], identity="stable", overrides=overrides,
+    )  # fmt: skip
+    source = MergeSource.create(tmp_path / "out", config)
+    source.run()
+
+    def override(*rows: tuple[str, str, str, str, str]) -> None:
+        names = [*key, "verdict"]
+        overrides.upsert(pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], overrides.schema))
+
+    def ids() -> dict[str, list[str]]:
+        rows = source.table.to_arrow(filter="NOT _deleted").to_pylist()
+        return {row["_id"]: row["$ids"] for row in rows}
+
+    assert ids() == {"1": ["1", '["NO",7]'], "2": ["2"], "3": ['["SE",7]']}
+    override(("crm", "1", "shop", '["NO",7]', "different"), ("c", "2", "s", '["SE",7]', "same"))
+    (found,) = source.run().findings
+    assert found.override is not None
+    assert (found.override.left, found.override.right) == (("crm", "1"), ("shop", '["NO",7]'))
+    assert (found.override.who, found.override.at) == (None, None)
+    assert ids() == {"1": ["1"], "2": ["2", '["SE",7]'], "4": ['["NO",7]']}
+    override(("crm", "1", "shop", '["NO",7]', "same"))
+    assert source.run().findings == ()
+    assert ids() == {"1": ["1", '["NO",7]'], "2": ["2", '["SE",7]']}
+    assert source.check().ok
+
+
+def test_a_plain_delta_table_of_overrides_is_read_whole(tmp_path: Path) -> None:
+    world = joined(tmp_path)
+    names = ["nr", "left_dataset", "left_id", "right_dataset", "right_id", "verdict"]
+
+    def write(*rows: list[str], mode: Any = "overwrite") -> None:
+        columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
+        write_deltalake(str(tmp_path / "plain"), pa.table(columns, names=names), mode=mode)
+
+    write(["1", "a", "a1", "b", "b1", "different"], ["2", "b", "b1", "c", "c1", "different"])
+    config = dataclasses.replace(world.config, overrides=Dataset(tmp_path / "plain", id="nr"))
+    world.source.run(config=config)
+    assert len([told for told in world.now().values() if "rows" in told]) == 3
+    write(["2", "b", "b1", "c", "c1", "different"])
+    assert world.source.run().full is False
+    assert sorted(told["rows"] for told in world.now().values() if "rows" in told) == [["0|a1", "1|b1"], ["2|c1"]]
+    assert world.source.check().ok
