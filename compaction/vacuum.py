@@ -16,7 +16,6 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from types import MappingProxyType
@@ -32,6 +31,7 @@ from compaction.retention import (
     retention_ms,
 )
 from compaction.usage import KeptHistory, record_paths, within_bytes
+from lakemerge._internal.pools import thread_pool
 from lakemerge.commits.retention import ConsumersChangedError, commit_fence
 from lakemerge.delta import TRUSTED_AGE_MS, Action, Snapshot, dead_log_files, earliest_version, tip_at
 from lakemerge.errors import InputError, StoreError, TableDamagedError, VersionNotFoundError
@@ -229,7 +229,7 @@ def _saved(handle: Handle, tip: Snapshot, oldest: int) -> set[str]:
 def _referred(handle: Handle, commits: Iterator[tuple[int, tuple[Action, ...]]]) -> set[str]:
     """The files to which commits added references. Several block indexes are read at a time."""
     found: set[str] = set()
-    with ThreadPoolExecutor(handle.settings.threads) as pool:
+    with thread_pool(handle.settings.threads) as pool:
         while window := tuple(islice(commits, _WINDOW)):
             found.update(*pool.map(lambda commit: set(references(commit[1], handle.store)), window))
     return found

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.errors import TableDamagedError
 from lakemerge.format.block_checks import parsed_partition
 from lakemerge.format.block_index import COUNT_COLUMNS, KEY_COLUMNS, BlockCounts, parsed_keys, read_block_counts
@@ -80,7 +80,7 @@ def file_slice_loads(view: TableView) -> list[FileSliceLoad]:
     file_slices = list(build_file_slices(view.base_files, (), buckets=buckets, minors=view.minors, resets=resets))
     # Keys matter only if a bucket has several file slices. They are most of what there is to read.
     keys = len({file_slice.bucket_id for file_slice in file_slices}) < len(file_slices)
-    with ThreadPoolExecutor(_READERS) as pool:
+    with thread_pool(_READERS) as pool:
         commits = list(pool.map(lambda domain: read_block_counts(domain, view.store, keys=keys), domains))
     for commit in commits:
         view.check_past(commit.version)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from typing import TYPE_CHECKING, TypeVar
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.handle import Handle
 from mergers.logs import logger
 
@@ -41,7 +42,7 @@ def run_jobs(
 
         if not stays_on_driver(spark, sizes, settings):
             return map_in_tasks(spark, work, jobs, sizes=sizes, target_bytes=settings.target_task_bytes)
-    with ThreadPoolExecutor(settings.threads) as pool:
+    with thread_pool(settings.threads) as pool:
         running = [pool.submit(work, job) for job in jobs]
         for done, _ in enumerate(as_completed(running), start=1):
             _logger.info("%s of %s: %d of %d jobs", name, url, done, len(jobs))

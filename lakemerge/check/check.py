@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.check.files import (
     Checked,
     check_beside,
@@ -254,7 +254,7 @@ def _check_contents(handle: Handle, sound: Sound, missing: set[str], report: _Re
     jobs += [partial(check_block, spec, block) for block in blocks]
     jobs += [partial(check_beside, spec, file_slice) for file_slice in sound.file_slices]
     bad = set(missing)
-    with ThreadPoolExecutor(handle.settings.threads) as pool:
+    with thread_pool(handle.settings.threads) as pool:
         for checked in pool.map(lambda job: job(without=missing), jobs):
             bad.update(_taken(report, checked))
         whole = [

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
 import orjson
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.delta import AddFile, DomainMetadata, Snapshot, decode
 from lakemerge.delta.listing import Listing
 from lakemerge.errors import LakeMergeError, TableDamagedError
@@ -88,7 +88,7 @@ def damaged_commits(handle: Handle, listing: Listing) -> Mapping[int, Problem]:
         return None
 
     versions = sorted(listing.commits)
-    with ThreadPoolExecutor(handle.settings.threads) as pool:
+    with thread_pool(handle.settings.threads) as pool:
         return {version: found for version, found in zip(versions, pool.map(problem, versions), strict=True) if found}
 
 

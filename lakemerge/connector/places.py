@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import orjson
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.errors import InputError
 from lakemerge.storage import Store, open_store
 
@@ -153,7 +153,7 @@ def _with_log(store: Store, folders: Sequence[str]) -> list[str]:
     def has_log(folder: str) -> bool:
         return "_delta_log" in store.folders(folder)
 
-    with ThreadPoolExecutor(_LISTED_AT_ONCE) as pool:
+    with thread_pool(_LISTED_AT_ONCE) as pool:
         return [folder for folder, found in zip(folders, pool.map(has_log, folders), strict=True) if found]
 
 

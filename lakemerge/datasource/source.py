@@ -10,7 +10,6 @@ import contextlib
 import json
 import pickle
 from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -31,6 +30,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from lakemerge._internal.near import nearest
+from lakemerge._internal.pools import thread_pool
 from lakemerge.commits.provenance import Isolation
 from lakemerge.datasource.feed_options import FEED_NAMES, FEED_OPTIONS, FeedOptions, either, flag, number, wants_feed
 from lakemerge.datasource.instants import Moments, Named, without_zone
@@ -611,7 +611,7 @@ class _Writer(DataSourceArrowWriter):
     def _check_once(self, write: Write, packed: Sequence[Packed]) -> None:
         blocks = [replace(block, version=write.begin.version + 1) for task in packed for block in task.blocks]
         file_slices = list(build_file_slices([], blocks, buckets=write.pack.buckets))
-        with ThreadPoolExecutor(write.pack.settings.threads) as pool:
+        with thread_pool(write.pack.settings.threads) as pool:
             keys = pool.map(partial(repeated_key_of, write.pack), file_slices)
             key = next((found for found in keys if found is not None), None)
         if key is not None:

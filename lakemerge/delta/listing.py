@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 import orjson
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.errors import NotATableError
 from lakemerge.storage.base import FileStat, Store
 from mergers.logs import logger
@@ -159,7 +159,7 @@ def fetch(store: Store, paths: Sequence[str]) -> Iterator[bytes]:
         yield from map(store.get, paths)
         return
     left = iter(paths)
-    with ThreadPoolExecutor(min(_FETCH_THREADS, len(paths)), thread_name_prefix="lakemerge-log") as pool:
+    with thread_pool(min(_FETCH_THREADS, len(paths)), name="lakemerge-log") as pool:
         while window := tuple(islice(left, _FETCH_WINDOW)):
             yield from pool.map(store.get, window)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakemerge._internal.collector import collector_paused
+from lakemerge._internal.pools import thread_pool
 from lakemerge.delta import DomainMetadata
 from lakemerge.errors import TableDamagedError
 from lakemerge.format.block_checks import (
@@ -217,7 +217,7 @@ class DecodedLogs:
         asked = {(domain.domain, domain.configuration): domain for domain in domains}
         new = {name: _Told.of(domain) for name, domain in asked.items() if name not in known}
         paths = [told.index for told in new.values() if told.index is not None]
-        with ThreadPoolExecutor(_READERS) as pool:
+        with thread_pool(_READERS) as pool:
             indexes = dict(zip(paths, pool.map(partial(_stored, store), paths), strict=True))
         with collector_paused():
             decoded = {name: told.commit(indexes, kinds) for name, told in new.items()}

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.errors import InputError
 from lakemerge.format.ingests import INGEST_FOLDER, NamedFile
 from lakemerge.format.ledger import REJECTS, write_rejects
@@ -87,7 +87,7 @@ def split_tasks(pieces: Sequence[Piece], splits: Callable[[str], bool], *, at_a_
 
 
 def on_threads(function: Callable[[Task], R], tasks: Sequence[Task], *, threads: int) -> list[R]:
-    with ThreadPoolExecutor(threads) as pool:
+    with thread_pool(threads) as pool:
         running = [pool.submit(function, task) for task in tasks]
         try:
             return [future.result() for future in running]

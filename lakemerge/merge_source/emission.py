@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.merge_source.clusters import Clusters
 from lakemerge.merge_source.combine import Combined, DatasetRows, OutputShape, combine
 from lakemerge.merge_source.content_hash import hash_values
@@ -96,7 +97,7 @@ def _differ(last: pa.Array, now: Ints) -> Bools:
 
 def _ahead(work: Callable[..., _Result], items: Iterable[tuple[object, ...]], threads: int) -> Iterator[_Result]:
     """Work on items by several threads, a few items ahead. The results are in order."""
-    with ThreadPoolExecutor(threads) as pool:
+    with thread_pool(threads) as pool:
         waiting: deque[Future[_Result]] = deque()
         for item in items:
             waiting.append(pool.submit(work, *item))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.layout.xxhash64 import hash_columns
 from lakemerge.merge_source.ids import key_texts
 from lakemerge.merge_source.nested_arrays import Bools, Ints, contiguous, lengths_of, list_array, run_starts, spread
@@ -232,7 +232,7 @@ def _sorted(datasets: Ints, ids: pa.Array) -> Ints:
         found: Ints = part[pc.array_sort_indices(ids.take(pa.array(part))).to_numpy()]
         return found
 
-    with ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1)) as pool:
+    with thread_pool(min(len(parts), os.cpu_count() or 1)) as pool:
         return np.concatenate(list(pool.map(by_id, parts)))
 
 

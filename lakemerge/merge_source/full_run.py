@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.errors import FullRunNeededError, InputError, LakeMergeError
 from lakemerge.merge_source.content_hash import hash_rows
 from lakemerge.merge_source.entity_states import Fresh, Known, ints, strings
@@ -37,7 +37,7 @@ __all__ = [
 
 def all_entities(inputs: Sequence[Input], rules: Rules) -> Fresh:
     """The entities that the datasets have."""
-    with ThreadPoolExecutor(2) as pool:
+    with thread_pool(2) as pool:
         parts = [fresh for found in pool.map(lambda one: list(_of_dataset(one, rules)), inputs) for fresh in found]
     return each_once(Fresh.together(parts), inputs)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
@@ -12,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.errors import FullRunNeededError
 from lakemerge.merge_source.clusters import Clusters
 from lakemerge.merge_source.combine import DatasetRows
@@ -130,7 +130,7 @@ class ScannedRows:
         place_of = np.full(len(self.known) + 1, -1, dtype=np.int64)
         place_of[self.clusters.members] = np.arange(len(self.clusters.members))
         with Spool() as spool:
-            with ThreadPoolExecutor(min(len(self.inputs), self.threads)) as pool:
+            with thread_pool(min(len(self.inputs), self.threads)) as pool:
                 list(pool.map(lambda one: self._sort_out(one, place_of, firsts, spool), self.inputs))
             for number, (start, clusters) in enumerate(parts):
                 waiting = self._waiting(spool, number, int(firsts[number]))

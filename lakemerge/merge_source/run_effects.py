@@ -7,13 +7,13 @@ look at, and in the source of the rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.merge_source.clusters import Clusters, LeftOut, find_clusters
 from lakemerge.merge_source.combine import STABLE, members_of
 from lakemerge.merge_source.config import MergeConfig
@@ -165,7 +165,7 @@ def settle(given: Settling, plan: Plan) -> None:
     same = _unchanged(known, clusters)
     plan.clusters, plan.entities = int((~same).sum()), len(known)
     plan.output_ids = clusters.output_ids.drop_null()
-    with ThreadPoolExecutor(1) as pool:
+    with thread_pool(1) as pool:
         own = pool.submit(_own_columns, known, clusters, formed.chained, given.now_ms)
         leading = _emit(given, clusters, same, plan)
     plan.records += _entity_records(known, clusters, own.result(), leading)

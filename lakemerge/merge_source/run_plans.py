@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -11,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.merge_source.clusters import LeftOut, oversize
 from lakemerge.merge_source.combine import OutputShape
 from lakemerge.merge_source.config import MergeConfig
@@ -102,7 +102,7 @@ def plan_changes(work: Work, plan: Plan) -> bool:
             chunks.fresh[name] = kept
         return fresh
 
-    with ThreadPoolExecutor(work.threads) as pool:
+    with thread_pool(work.threads) as pool:
         parts = list(pool.map(changed, work.inputs, meta.datasets))
     fresh = Fresh.together(parts)
     if work.overrides is not None:
@@ -201,11 +201,11 @@ def plan_everything(
         tells_ids=work.tells_ids,
     )
     # Several threads ask for these below. They are made before, so that each is made once.
-    with ThreadPoolExecutor(2) as pool:
+    with thread_pool(2) as pool:
         for made in [pool.submit(getattr, known.held, "encoded"), pool.submit(getattr, known, "by_text")]:
             made.result()
     # The index depends on the values alone, so another thread makes its records meanwhile.
-    with ThreadPoolExecutor(1) as pool:
+    with thread_pool(1) as pool:
         index = pool.submit(lambda: list(index_records(state if meta.run else None, known)))
         settle(settling, plan)
         plan.records += index.result()

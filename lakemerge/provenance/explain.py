@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.commits.past import PastCommit
 from lakemerge.format.config import TableConfig
 from lakemerge.format.expiries import Expiry, expiries_of
@@ -51,7 +51,7 @@ def explain_key(handle: Handle, tip: TableView, key: Mapping[str, object], since
     if file_slice is None:
         return Explanation(key=named, version=tip.version, begins=known.start.version, notes=tuple(notes))
     shown_after = since or -1
-    with ThreadPoolExecutor(1) as pool:
+    with thread_pool(1) as pool:
         stored = pool.submit(read_state, handle, _start(handle, known, file_slice), file_slice)
         records = read_records(handle, file_slice, known.config_at)
     expiries = _expiries(known, file_slice)

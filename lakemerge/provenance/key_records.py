@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.format.config import TableConfig
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.names import KIND_COLUMN, RECORDS_COLUMN
@@ -106,7 +106,7 @@ def read_records(handle: Handle, file_slice: FileSlice, config_at: Callable[[int
         return found
 
     at_once = min(len(by_file), max(handle.settings.threads, handle.store.reads_at_once))
-    with ThreadPoolExecutor(max(1, at_once)) as pool:
+    with thread_pool(max(1, at_once)) as pool:
         read = [entry for part in pool.map(of_file, by_file.values()) for entry in part]
     # A commit's blocks are in the order of its tasks, and a consolidated log has each record's version.
     return [record for _, _, record in sorted(read, key=lambda entry: (entry[2].version, entry[0], entry[1]))]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow.compute as pc
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.commits.past import PastCommit
 from lakemerge.delta import Snapshot
 from lakemerge.delta.actions import decode
@@ -40,7 +40,7 @@ def find_commits(handle: Handle, versions: Iterable[int]) -> dict[int, PastCommi
     wanted = sorted(set(versions))
     if not wanted:
         return {}
-    with ThreadPoolExecutor(min(handle.store.reads_at_once, len(wanted))) as pool:
+    with thread_pool(min(handle.store.reads_at_once, len(wanted))) as pool:
         return {commit.version: commit for commit in pool.map(found, wanted) if commit is not None}
 
 

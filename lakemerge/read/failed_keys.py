@@ -5,13 +5,13 @@ Source: docs/merge-semantics.md, section 10.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Literal, get_args
 
 import pyarrow.compute as pc
 
 from lakemerge._internal.arguments import shown
+from lakemerge._internal.pools import thread_pool
 from lakemerge.errors import InputError
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
@@ -43,7 +43,7 @@ def find_failed_keys(handle: Handle, view: TableView, filter: str | pc.Expressio
     spec = MergeSpec.of(handle, view)
     condition = parse_filter(filter, view.config.schema)
     dirty = [part for part in prune_file_slices(view, condition, exact=True) if not part.is_merged]
-    with ThreadPoolExecutor(handle.settings.threads) as pool:
+    with thread_pool(handle.settings.threads) as pool:
         found = pool.map(lambda file_slice: _failing(spec, file_slice), dirty)
         return FailedKeys(version=view.version, keys=tuple(failed for part in found for failed in part))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.errors import FrameError, InputError
 from lakemerge.format.config import TableConfig
 from lakemerge.frames import as_reader, check_sound, collected
@@ -49,7 +49,7 @@ def find_rows(handle: Handle, view: TableView, wanted: pa.Table, names: Sequence
     def rows_of(file_slice: FileSlice) -> list[pa.Table]:
         return [found.select(names).cast(schema) for found in _matches(spec, handle, file_slice, wanted, names)]
 
-    with ThreadPoolExecutor(handle.settings.threads) as pool:
+    with thread_pool(handle.settings.threads) as pool:
         return pa.concat_tables(
             [schema.empty_table(), *(table for part in pool.map(rows_of, file_slices) for table in part)]
         )

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.errors import DependencyMissingError, FilterError, InputError
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
@@ -102,7 +103,7 @@ def _answered(connection: DuckDBPyConnection, sql: str) -> pa.Table:
 def _interruptible(connection: DuckDBPyConnection, work: Callable[[], pa.Table]) -> pa.Table:
     """Work in another thread. The caller's thread waits, so that Ctrl-C interrupts the query at once. If DuckDB worked
     in the main thread, it would see an interrupt late, or the table's scan would see it and fail."""
-    with ThreadPoolExecutor(1, thread_name_prefix="lakemerge-query") as pool:
+    with thread_pool(1, name="lakemerge-query") as pool:
         answer = pool.submit(work)
         try:
             return answer.result()

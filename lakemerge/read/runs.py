@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import pyarrow as pa
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.format.keys import Key, keys_at
 from lakemerge.format.log_block import LogBlock
 from mergers import portions
@@ -124,7 +124,7 @@ def each_file(items: Iterable[tuple[str | None, _Item]], do: Callable[[_Item], _
     workers = min(at_once, len(by_file))
     if workers < 2:
         return [result for part in by_file.values() for result in turn(part)]
-    with ThreadPoolExecutor(workers) as pool:
+    with thread_pool(workers) as pool:
         return [result for part in pool.map(turn, by_file.values()) for result in part]
 
 

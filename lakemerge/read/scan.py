@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal, get_args
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge._internal.arguments import shown
+from lakemerge._internal.pools import thread_pool
 from lakemerge.errors import InputError, TableDamagedError
 from lakemerge.format.minor import Minor
 from lakemerge.format.names import MINOR_DOMAIN_PREFIX, STATE_DOMAIN
@@ -39,7 +40,7 @@ def read_arrow(
 ) -> pa.Table:
     """The rows of a version, read in parallel parts; see :meth:`lakemerge.LakeTable.to_arrow`."""
     plan = _plan(handle, view, columns, filter)
-    with ThreadPoolExecutor(handle.settings.threads) as pool:
+    with thread_pool(handle.settings.threads) as pool:
         found = pool.map(lambda part: list(plan.tables(part)), plan.parts)
         return pa.concat_tables([plan.schema.empty_table(), *(table for tables in found for table in tables)])
 
@@ -69,7 +70,7 @@ def _read_ahead(plan: _ScanPlan, threads: int) -> Iterator[pa.Table]:
     """The tables of several parts in turn. Of each of them, one is read ahead."""
     waiting = map(plan.tables, plan.parts)
     active: deque[tuple[Iterator[pa.Table], Future[pa.Table | None]]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
+    with thread_pool(threads) as pool:
         active.extend((tables, pool.submit(next, tables, None)) for tables in islice(waiting, threads))
         while active:
             tables, reading = active.popleft()

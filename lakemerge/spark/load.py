@@ -10,7 +10,6 @@ kernel.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession, functions
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.commits.appends import NotEmptyError, commit_load
 from lakemerge.delta import AddFile, AlreadyDone
 from lakemerge.errors import FrameError
@@ -304,7 +304,7 @@ def _check(write: Write, spark: SparkSession, folder: str) -> list[_Checked] | N
 
     items = [(stat.path, stat.size_bytes) for stat in files]
     if sum(size for _, size in items) <= _CHECK_HERE_BYTES:
-        with ThreadPoolExecutor(spec.settings.threads) as pool:
+        with thread_pool(spec.settings.threads) as pool:
             checked = list(pool.map(check, items))
     else:
         sizes, target = [size for _, size in items], spec.settings.target_task_bytes

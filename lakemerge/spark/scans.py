@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial, reduce
 from typing import cast
@@ -20,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.format.minor import POSITIONS_SCHEMA, Minor, RowFile, packed_positions, superseded_table
 from lakemerge.format.names import FILE_COLUMN
 from lakemerge.handle import Handle
@@ -240,7 +240,7 @@ def _is_set(rows: DataFrame, words: Column) -> Column:
 def _bits_here(spark: SparkSession, handle: Handle, minors: Sequence[Minor], low: int, high: int) -> DataFrame:
     """As :func:`_bits`, from positions files or deletion vectors. The driver reads them and sends them with the plan,
     which saves a job."""
-    with ThreadPoolExecutor(handle.settings.threads) as pool:
+    with thread_pool(handle.settings.threads) as pool:
         table = pa.concat_tables(pool.map(partial(superseded_table, handle.store), minors))
     return _bits(spark, table, low, high)
 

@@ -16,10 +16,10 @@ import time
 import weakref
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.errors import DependencyMissingError, InputError, StoreError
 from lakemerge.storage.base import FileStat, NothingCreatedError, Put
 from lakemerge.storage.object_client import ObjectClient
@@ -147,7 +147,7 @@ class CloudClient(ObjectClient):
     def delete(self, files: Sequence[tuple[str, str]]) -> Sequence[str]:
         if len(files) < 2:
             return [key for key, etag in files if not self._deleted(key, etag)]
-        with ThreadPoolExecutor(min(_AT_ONCE, len(files))) as pool:
+        with thread_pool(min(_AT_ONCE, len(files))) as pool:
             done = pool.map(lambda file: self._deleted(*file), files)
             return [key for (key, _), is_done in zip(files, done, strict=True) if not is_done]
 

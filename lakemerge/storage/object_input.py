@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
 from lakemerge._internal.cache import Fetched
+from lakemerge._internal.pools import thread_pool
 from lakemerge.errors import StoreError
 from lakemerge.storage.object_client import ObjectClient
 
@@ -50,7 +50,7 @@ class ObjectInput(io.RawIOBase):
         if self._small is not None or not ranges:
             return
         wanted = _joined(sorted(ranges))
-        with ThreadPoolExecutor(min(_AT_ONCE, len(wanted))) as pool:
+        with thread_pool(min(_AT_ONCE, len(wanted))) as pool:
             blocks = pool.map(lambda joined: self._fetched(joined[0][0], joined[-1][1]), wanted)
             self._ahead = [_Ahead(joined[0][0], block, joined) for joined, block in zip(wanted, blocks, strict=True)]
 

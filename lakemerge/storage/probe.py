@@ -12,10 +12,10 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.errors import StoreError
 from lakemerge.storage import open_store
 from lakemerge.storage.base import FileStat, NothingCreatedError, Put, Store, is_own_failure
@@ -302,7 +302,7 @@ def _raced(store: Store, names: Sequence[str], do: Callable[[Store, int, str], T
             raise
         return found
 
-    with ThreadPoolExecutor(_WRITERS) as pool:
+    with thread_pool(_WRITERS, together=True) as pool:
         runs = [pool.submit(run, writer) for writer in range(_WRITERS)]
         failures = [error for error in (one.exception() for one in runs) if error is not None]
         for failure in sorted(failures, key=lambda error: isinstance(error, threading.BrokenBarrierError)):

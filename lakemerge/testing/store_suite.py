@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import threading
 import time
 import uuid
 from collections import Counter
@@ -48,6 +49,8 @@ class StoreSuite:
 
     race_processes = 6
     race_paths = 30
+    race_in_threads = False
+    """Whether threads run the race, for a store that lives in one process."""
 
     @pytest.fixture
     def store(self) -> Store:
@@ -329,7 +332,8 @@ class StoreSuite:
         """Many processes create the same files at once: one succeeds for each, and its bytes are there."""
         folder = uuid.uuid4().hex
         paths = [f"{folder}/{number:020}.json" for number in range(self.race_paths)]
-        outcomes = _race(store, paths, self.race_processes)
+        race = _race_in_threads if self.race_in_threads else _race
+        outcomes = race(store, paths, self.race_processes)
         assert [file.path for file in store.list(folder)] == paths
         for number, path in enumerate(paths):
             answers = [outcomes[process][number] for process in range(self.race_processes)]
@@ -365,6 +369,24 @@ def _race(store: Store, paths: Sequence[str], processes: int) -> dict[int, list[
             runner.join()
     assert [runner.exitcode for runner in runners] == [0] * processes
     return dict(results.get() for _ in runners)
+
+
+def _race_in_threads(store: Store, paths: Sequence[str], racers: int) -> dict[int, list[str]]:
+    barrier = threading.Barrier(racers)
+    outcomes: dict[int, list[str]] = {}
+
+    def run(racer: int) -> None:
+        store.stat(paths[0])  # connects
+        for path in paths:
+            barrier.wait(_DEADLINE_S)
+            outcomes.setdefault(racer, []).append(store.put_if_absent(path, _race_content(racer, path)).value)
+
+    runners = [threading.Thread(target=run, args=(racer,)) for racer in range(racers)]
+    for runner in runners:
+        runner.start()
+    for runner in runners:
+        runner.join(_DEADLINE_S)
+    return outcomes
 
 
 def _racer(

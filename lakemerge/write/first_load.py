@@ -7,7 +7,6 @@ these are merged (:func:`load_file_slice`). That costs another writing and readi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -15,6 +14,7 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.delta import AddFile
 from lakemerge.format.keys import BucketId
 from lakemerge.handle import Handle
@@ -127,7 +127,7 @@ def load_held(held: HeldRecords, spec: PackSpec, begin_version: int, first_ordin
     ``first_ordinal`` on, in the order of the buckets. The records of an overwrite are sets, with each key once: they
     are the rows."""
     base = _base_files_of(spec, begin_version)
-    with ThreadPoolExecutor(spec.settings.threads) as pool:
+    with thread_pool(spec.settings.threads) as pool:
         load = partial(_load_bucket, held, spec, base, first_ordinal)
         loaded = list(pool.map(load, range(len(held.buckets))))
     return [add for adds in loaded for add in adds]

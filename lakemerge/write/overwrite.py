@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.commits.overwrite import Scope, commit_overwrite
 from lakemerge.commits.provenance import Isolation
 from lakemerge.commits.rescale import reserve_ordinals
@@ -288,7 +288,7 @@ def finish_overwrite(
 
 def check_in_process(write: Write, file_slices: Sequence[FileSlice]) -> None:
     """A :data:`CheckFileSlices` of this process."""
-    with ThreadPoolExecutor(write.pack.settings.threads) as pool:
+    with thread_pool(write.pack.settings.threads) as pool:
         check_once(pool.map(partial(repeated_key_of, write.pack), file_slices))
 
 

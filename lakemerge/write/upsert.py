@@ -8,7 +8,6 @@ through the kernel into base files, and commits those instead. The records are p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -16,6 +15,7 @@ from itertools import accumulate
 
 import pyarrow as pa
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.commits.appends import NotEmptyError, commit_load, commit_logs
 from lakemerge.commits.base import check_not_overtaken
 from lakemerge.delta import AddFile, AlreadyDone
@@ -182,7 +182,7 @@ def load_in_process(write: Write, file_slices: Sequence[FileSlice]) -> list[AddF
     """Merge the file slices of a first load in this process, on a few threads."""
     counts = [ordinals_needed(file_slice.stored_bytes, write.pack.settings) for file_slice in file_slices]
     firsts = accumulate(counts[:-1], initial=write.first_ordinal)
-    with ThreadPoolExecutor(write.pack.settings.threads) as pool:
+    with thread_pool(write.pack.settings.threads) as pool:
         load = partial(load_file_slice, write.pack, write.begin.version)
         loaded = list(pool.map(load, file_slices, firsts))
     return [add for adds in loaded for add in adds]

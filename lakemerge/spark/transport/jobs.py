@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession, functions
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.errors import LakeMergeError
 from lakemerge.layout.view import FileSlice
 from lakemerge.options import Settings
@@ -50,7 +50,7 @@ def map_evenly(
 ) -> list[R]:
     """The same as :func:`map_in_tasks`, but for little work on threads of the driver."""
     if stays_on_driver(spark, sizes, settings):
-        with ThreadPoolExecutor(settings.threads) as pool:
+        with thread_pool(settings.threads) as pool:
             return list(pool.map(function, items))
     return map_in_tasks(spark, function, items, sizes=sizes, target_bytes=settings.target_task_bytes)
 

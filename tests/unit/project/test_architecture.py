@@ -337,7 +337,7 @@ def test_few_modules_stand_loose() -> None:
 def test_the_log_knows_the_delta_protocol_only() -> None:
     allowed = (
         "lakemerge.delta", "lakemerge.storage", "lakemerge.errors", "lakemerge._internal.collector",
-        "lakemerge._internal.version", "mergers.logs", "mergers.wording",
+        "lakemerge._internal.pools", "lakemerge._internal.version", "mergers.logs", "mergers.wording",
     )  # fmt: skip
     wrong = [
         item
@@ -345,6 +345,12 @@ def test_the_log_knows_the_delta_protocol_only() -> None:
         if inside(item.source, ("lakemerge.delta",)) and item.top in PRODUCT and not inside(item.target, allowed)
     ]
     assert not wrong, "\n".join(map(str, wrong))
+
+
+def test_one_module_makes_pools_of_threads() -> None:
+    """A scheduler of tests makes all of them work in order."""
+    wrong = {path.name for path in product_files() if "ThreadPoolExecutor" in path.read_text()}
+    assert wrong == {"pools.py"}
 
 
 def test_sql_is_compiled_in_one_package() -> None:

@@ -1,0 +1,47 @@
+"""The one factory of pools of threads."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import as_completed, wait
+
+import pytest
+
+from lakemerge._internal.pools import inline_pools, thread_pool
+
+
+def test_a_pool_has_threads_of_the_name() -> None:
+    with thread_pool(2, name="here") as pool:
+        assert pool.submit(threading.current_thread).result().name.startswith("here")
+
+
+def test_inline_pools_work_in_order_in_the_callers_thread() -> None:
+    seen: list[int] = []
+    with inline_pools(), inline_pools():
+        with thread_pool(4) as pool:
+            futures = [pool.submit(seen.append, number) for number in range(5)]
+            assert seen == [0, 1, 2, 3, 4]
+            assert all(future.done() for future in futures)
+            assert len(list(as_completed(futures))) == len(wait(futures).done) == 5
+            assert list(pool.map(lambda _: threading.get_ident(), range(3))) == [threading.get_ident()] * 3
+        with pytest.raises(ValueError, match="at least one thread"):
+            thread_pool(0)
+    with thread_pool(1) as pool:
+        assert pool.submit(threading.get_ident).result() != threading.get_ident()
+
+
+def test_exceptions_wait_in_their_future() -> None:
+    def failing(error: BaseException) -> None:
+        raise error
+
+    with inline_pools(), thread_pool(1) as pool:
+        for error in (KeyError("x"), KeyboardInterrupt()):
+            failed = pool.submit(failing, error)
+            with pytest.raises(type(error)):
+                failed.result()
+
+
+def test_items_that_wait_for_each_other_have_threads_all_the_same() -> None:
+    barrier = threading.Barrier(2)
+    with inline_pools(), thread_pool(2, together=True) as pool:
+        assert sorted(pool.map(lambda _: barrier.wait(30), range(2))) == [0, 1]
