@@ -66,7 +66,7 @@ $(PYTEST) -n 2 -m "not serial $(BUT_LONG)" $(SAMPLE) --durations 15; parallel=$$
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-publish bench-lookups bench-growth bench-plan bench-streams bench-s3 bench-provenance bench-transactions bench-ingest bench-merge-source bench-sql connector test test-all test-deep coverage test-s3 test-stores test-kafka test-dbt smoke matrix oldest soak versitygw fake-gcs-server azurite audit paimon lint types docs clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-publish bench-lookups bench-growth bench-plan bench-streams bench-s3 bench-provenance bench-transactions bench-ingest bench-merge-source bench-sql connector test test-all test-deep coverage test-s3 test-stores test-kafka test-dbt smoke matrix oldest soak interleavings mutants versitygw fake-gcs-server azurite audit paimon lint types docs clean java
 
 help:
 	@echo "Try it"
@@ -84,6 +84,8 @@ help:
 	@echo "  make matrix           the built wheel with each Python and pyspark (PYTHONS=..., PYSPARKS=...)"
 	@echo "  make oldest           the tests that need no Spark, with the oldest versions that pyproject.toml allows"
 	@echo "  make soak             faults, killed processes, ingest, damaged files, every record checked (ARGS='--minutes 10 --seed 1')"
+	@echo "  make interleavings    orders of events over the real code: faults, crashes, switches (ARGS='--seconds 3600 --seed 1')"
+	@echo "  make mutants          changes of the log, commits and writes: which are found (ARGS='--count 300 --seed 1'); hours"
 	@echo "  make lint             ruff: rules and format"
 	@echo "  make types            mypy, strict"
 	@echo "  make docs             the documentation site, into build/site; a dead link or an empty page fails"
@@ -201,6 +203,12 @@ oldest: java $(OLDEST_STAMP)
 
 soak: $(STAMP)
 	$(BIN)/python -m tests.soak $(ARGS)
+
+interleavings: $(STAMP)
+	$(BIN)/python -m tests.interleavings $(ARGS)
+
+mutants: $(STAMP)
+	$(BIN)/python -m tests.interleavings.mutants $(ARGS)
 
 paimon: $(PAIMON_STAMP)
 

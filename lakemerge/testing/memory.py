@@ -31,7 +31,8 @@ class Bucket:
     name: str
     _objects: dict[str, _Object] = field(default_factory=dict, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-    _written: int = 0
+    written: int = 0
+    """How many objects were ever written."""
 
     def __post_init__(self) -> None:
         _buckets[self.name] = self
@@ -42,7 +43,7 @@ class Bucket:
     def copy(self) -> Bucket:
         """Another bucket of the same name with the same objects. From now on the name is the copy's."""
         with self._lock:
-            return Bucket(self.name, dict(self._objects), _written=self._written)
+            return Bucket(self.name, dict(self._objects), written=self.written)
 
     def age(self, milliseconds: int) -> None:
         """Make all objects older."""
@@ -62,9 +63,9 @@ class Bucket:
                 instead_of is not None and (there is None or there.token != instead_of)
             ):
                 return False
-            self._written += 1
+            self.written += 1
             now_ms = time.time_ns() // 1_000_000
-            self._objects[path] = _Object(pa.py_buffer(data), now_ms, str(self._written))
+            self._objects[path] = _Object(pa.py_buffer(data), now_ms, str(self.written))
             return True
 
     def read(self, path: str) -> _Object | None:
@@ -78,6 +79,11 @@ class Bucket:
                 return False
             self._objects.pop(path, None)
             return True
+
+    def contents(self) -> dict[str, bytes]:
+        """All objects by their path."""
+        with self._lock:
+            return {path: found.data.to_pybytes() for path, found in self._objects.items()}
 
     def paths(self, prefix: str) -> list[str]:
         """Paths with the prefix, sorted as bytes."""

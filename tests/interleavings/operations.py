@@ -1,0 +1,575 @@
+"""The operations that the scheduler orders, each with what it means in plain Python, and the tables they start from.
+
+An operation that is new in the product gets its place in :data:`OPERATIONS`: a name, what it does, and its effect on
+rows. Everything else (faults, crashes, exceptions, pairs with all others) follows from that.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import pyarrow as pa
+
+import lakemerge.connector.requests as requests
+from lakemerge import LakeTable, Settings
+from lakemerge.cli.service import run_maintenance
+from lakemerge.connector.jar import jar_version
+from lakemerge.ingest import Files
+from lakemerge.merge_source import MergeConfig, MergeSource
+from lakemerge.testing.memory import Bucket
+from tests.interleavings.turns import outside, still, unseen
+
+__all__ = ["OPERATIONS", "WORLDS", "Operation", "Rows", "State", "World", "operations_of", "rows_of", "url"]
+
+Rows = Mapping[int, str]
+"""Key to value."""
+
+ONE: Final = Settings(threads=1)
+NAME: Final = "w"
+NOW: Final = dt.timedelta(0)
+QUIET: Final = {
+    "lakemerge.maintenance": "off",
+    "delta.checkpointInterval": "100",
+    "delta.logRetentionDuration": "interval 1 hour",
+    "delta.deletedFileRetentionDuration": "interval 1 hour",
+}
+_HOURS_2: Final = 7_200_000
+
+
+def url(table: str = "t") -> str:
+    return f"memory://{NAME}/s/{table}"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What tables hold, as far as operations change it."""
+
+    rows: Rows
+    notes: frozenset[str] = frozenset()
+    """What lands once: batches with a number, windows of an ingest job."""
+    others: Mapping[str, Rows] = field(default_factory=dict)
+    """The rows of other tables."""
+    made: int = 0
+    """How often the table was made anew or replaced."""
+
+    def having(self, rows: Rows) -> State:
+        return replace(self, rows={**self.rows, **rows})
+
+    def lacking(self, *keys: int) -> State:
+        return replace(self, rows={key: value for key, value in self.rows.items() if key not in keys})
+
+    def once(self, note: str, rows: Rows) -> State:
+        return self if note in self.notes else replace(self.having(rows), notes=self.notes | {note})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operation:
+    """Something that a process does to tables."""
+
+    name: str
+    prepare: Callable[[str], Callable[[], object]]
+    """Opens what the operation needs, and returns it. The text tells two of one kind apart: A or B."""
+    effect: Callable[[State, str], State] = lambda state, _: state
+    sees: Callable[[object], Rows] | None = None
+    """For a reader: the rows that it saw."""
+    worlds: frozenset[str] = frozenset({"filled"})
+    first: Callable[[State, str], State] | None = None
+    """The effect of the first of several commits. A failure may leave that alone."""
+    again: bool = True
+    """Whether it can be done once more."""
+    settles: bool = False
+    """Whether it completes, before anything else, what the last one of its kind left when it was cut short."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class World:
+    """Tables to start from."""
+
+    name: str
+    build: Callable[[], None]
+    state: State
+    versions: Mapping[int, Rows]
+    """What versions of the table hold."""
+
+    @property
+    def bucket(self) -> Bucket:
+        """A copy of the tables."""
+        return _built(self.name).copy()
+
+
+def rows_of(table: pa.Table) -> Rows:
+    found = dict(zip(table["k"].to_pylist(), table["v"].to_pylist(), strict=True))
+    if len(found) != table.num_rows:
+        raise AssertionError(f"a key is there twice: {sorted(table['k'].to_pylist())}")
+    return found
+
+
+def frame(rows: Rows) -> pa.Table:
+    """All records have the same ordering, so that the later one counts, and deletes are remembered."""
+    same = pa.array([5] * len(rows), pa.int64())
+    return pa.table({"k": pa.array(rows.keys(), pa.int64()), "o": same, "v": pa.array(rows.values(), pa.string())})
+
+
+def keys(*named: int) -> pa.Table:
+    return pa.table({"k": pa.array(named, pa.int64()), "o": pa.array([5] * len(named), pa.int64())})
+
+
+def opened(table: str = "t") -> LakeTable:
+    return LakeTable.open(url(table), settings=ONE)
+
+
+def make(table: str = "t", **options: Any) -> LakeTable:
+    properties = {**QUIET, **options.pop("properties", {})}
+    given = {"key": ["k"], "ordering": ["o"], "buckets": 1, "settings": ONE, "properties": properties, **options}
+    return LakeTable.create(url(table), "k BIGINT, o BIGINT, v STRING", **given)
+
+
+# The tables to start from
+
+
+def _fill(*, checkpoint: bool = False, consumer: bool = True, **options: Any) -> None:
+    table = make(**options)
+    table.upsert(frame({1: "a", 2: "a", 3: "a", 4: "a"}))
+    table.delete(keys(4))
+    table.compact()
+    if consumer and not checkpoint:
+        table.consumers.register("c")
+    table.upsert(frame({1: "b"}))
+    table.compact(minor=True)
+    if checkpoint:
+        table.opened.handle.log.checkpoint(table.opened.view.snapshot)
+        table.consumers.register("c")
+    table.upsert(frame({2: "c"}))
+    table.upsert(frame({3: "d"}))
+    table.delete(keys(1))
+
+
+_FIRST: Final = {1: "a", 2: "a", 3: "a"}
+_LAST: Final = {2: "c", 3: "d"}
+
+
+def _filled() -> None:
+    _fill()
+    make("copy", buckets=2)
+    failing = opened().ingest("bad", Files(_files() / "bad", format="json"))
+    failing.run()
+
+
+def _logged() -> None:
+    """With a checkpoint before what is old, and the next commit is due to write one."""
+    _fill(checkpoint=True, properties={"delta.checkpointInterval": "12"})
+
+
+def _empty() -> None:
+    make(buckets=1)
+
+
+def _published() -> None:
+    _fill(consumer=False, properties={"lakemerge.publish": "deletionVectors"})
+
+
+def _made_anew() -> None:
+    """More versions than the old table has, and objects of the same names."""
+    table = make()
+    table.consumers.register("c")
+    for number in range(16):
+        table.upsert(frame({100 + number % 3: "new"}))
+    table.consumers.advance("c", 9)
+
+
+_NEW: Final = {100: "new", 101: "new", 102: "new"}
+
+
+def _sources() -> None:
+    for name, rows in (("a", {"a1": 1, "a2": 2}), ("b", {"b1": 1, "b2": 5})):
+        table = LakeTable.create(
+            url(name), "_id STRING, x BIGINT", key=["_id"], buckets=1, settings=ONE, properties=QUIET
+        )
+        table.upsert(_entities(rows))
+    config = MergeConfig(datasets={"a": url("a"), "b": url("b")}, equality=["a.x = b.x"])
+    MergeSource.create(url(), config, settings=ONE)
+    MergeSource.open(url(), settings=ONE).run()
+    LakeTable.open(url("b"), settings=ONE).upsert(_entities({"b2": 2}))  # two ids of the output become one
+
+
+def _unmerged() -> None:
+    """As :func:`_sources`, and no id is retired by what the next run finds."""
+    _sources()
+    MergeSource.open(url(), settings=ONE).run()
+    LakeTable.open(url("b"), settings=ONE).upsert(_entities({"b3": 7}))
+
+
+def _entities(rows: Mapping[str, int]) -> pa.Table:
+    return pa.table({"_id": pa.array(rows.keys(), pa.string()), "x": pa.array(rows.values(), pa.int64())})
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="lakemerge-interleavings-")
+
+
+@cache
+def _files() -> Path:
+    """Files that ingest jobs take up. Nobody changes them."""
+    folder = Path(_folder().name)
+    for name, text in (
+        ("good", '{"k": 20, "o": 5, "v": "i"}\n{"k": 2, "o": 5, "v": "i"}\n'),
+        ("bad", '{"k": 30, "o": 5, "v": "r"}\n{"k": "x'),
+    ):
+        (folder / name).mkdir()
+        (folder / name / "a.json").write_text(text)
+    return folder
+
+
+WORLDS: Final[Mapping[str, World]] = {
+    world.name: world
+    for world in (
+        World("filled", _filled, State(_LAST, others={"copy": {}}), {}),
+        World("logged", _logged, State(_LAST), {}),
+        World("empty", _empty, State({}), {0: {}}),
+        World("published", _published, State(_LAST), {}),
+        World("new", _made_anew, State(_NEW), {}),
+        World("sources", _sources, State({}), {}),
+        World("unmerged", _unmerged, State({}), {}),
+    )
+}
+
+
+@cache
+def _built(name: str) -> Bucket:
+    bucket = Bucket(NAME)
+    with still(bucket):
+        WORLDS[name].build()
+        requests._open.clear()
+    bucket.age(_HOURS_2)  # old enough for a vacuum and a clean-up of the log
+    return bucket
+
+
+# Operations
+
+
+def _on_table(do: Callable[[LakeTable, str], object]) -> Callable[[str], Callable[[], object]]:
+    """The table is opened before the operation begins, as a process does that lives long."""
+
+    def prepare(tag: str) -> Callable[[], object]:
+        table = opened()
+        return lambda: do(table, tag)
+
+    return prepare
+
+
+def _vacuum(table: LakeTable, _: str) -> object:
+    return table.vacuum(dry_run=False, retention=NOW, enforce_retention=False)
+
+
+def _kept_up(table: LakeTable, tag: str) -> None:
+    table.upsert(frame({7: tag}))
+    _vacuum(table, tag)
+
+
+def _batches(table: LakeTable, _: str) -> None:
+    """As a stream that was killed and started again: it repeats its last batch, and goes on."""
+    table.upsert(frame({30: "s"}), txn=("stream", 3))
+    table.upsert(frame({30: "t"}), txn=("stream", 4))
+
+
+def _merge(table: LakeTable, tag: str) -> object:
+    source = frame({3: tag, 8: tag})
+    merge = table.merge(source, "target.k = source.k", retries=0)
+    return merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+
+
+def _followed(table: LakeTable, _: str) -> Rows:
+    """A copy of the table that is at the version of the consumer, after the changes that the consumer reads."""
+    copy = dict(_FIRST)
+    for batch in table.follow("c", poll=None):
+        for row in batch.to_pylist():
+            if row["_row_kind"] in ("+I", "+U"):
+                copy[row["k"]] = row["v"]
+            elif row["_row_kind"] == "-D":
+                del copy[row["k"]]
+    return copy
+
+
+def _changed(table: LakeTable, _: str) -> Rows:
+    copy: dict[int, str] = dict(_FIRST)
+    for row in table.changes(4, net=True).read_all().to_pylist():
+        if row["_row_kind"] in ("+I", "+U"):
+            copy[row["k"]] = row["v"]
+        elif row["_row_kind"] == "-D":
+            del copy[row["k"]]
+    return copy
+
+
+def _make_anew(_: str) -> Callable[[], object]:
+    """The folder is removed, and another table is made in it, by somebody whom nothing fails."""
+    new = _built("new")
+    world = opened().opened.handle.store
+
+    def do() -> object:
+        with outside(world) as bucket:
+            for path in bucket.paths("s/t/"):
+                bucket.remove(path)
+            for path in new.paths("s/t/"):
+                found = new.read(path)
+                assert found is not None
+                bucket.write(path, found.data)
+        return None
+
+    return do
+
+
+def _replace(_: str) -> Callable[[], object]:
+    return lambda: make(replace=True)
+
+
+def _ingest(table: LakeTable, _: str) -> object:
+    return table.ingest("job", Files(_files() / "good", format="json")).run()
+
+
+def _retry(table: LakeTable, _: str) -> object:
+    job = table.ingest("bad", Files(_files() / "bad", format="json"))
+    return job.retry()
+
+
+def _replay(table: LakeTable, _: str) -> object:
+    return table.replay(url("copy"))
+
+
+def _daemon(_: str) -> Callable[[], object]:
+    """Maintenance that runs on, three times. From the second run on that finds one table, it maintains that one."""
+    table = opened()
+
+    def do() -> object:
+        runs: list[object] = []
+        seen: list[tuple[str, int]] = []
+
+        class ThreeTimes(threading.Event):
+            def wait(self, timeout: float | None = None) -> bool:
+                with unseen():
+                    seen.append((opened().opened.view.snapshot.metadata.id, len(runs)))
+                if len(seen) == 4:
+                    self.set()
+                return True
+
+        stop = ThreeTimes()
+        stop.wait()
+        run_maintenance(table, every=dt.timedelta(seconds=1), stop=stop, show=runs.append)
+        for (first, _), (second, before), (third, after) in zip(seen, seen[1:], seen[2:], strict=False):
+            if first == second == third and before == after:
+                raise NotMaintainedError("a table was not maintained")
+        return None
+
+    return do
+
+
+def _statement(do: str, **request: Any) -> Callable[[str], Callable[[], object]]:
+    """A statement of SQL, as far as the driver's Python answers it."""
+
+    def prepare(tag: str) -> Callable[[], object]:
+        table = opened()
+        about = {
+            "connector": jar_version(),
+            "do": do,
+            "warehouse": f"memory://{NAME}",
+            "storage": {},
+            "namespace": ["s"],
+            "name": "t",
+            "path": url(),
+            "tableId": table.opened.view.snapshot.metadata.id,
+            "version": table.version,
+            "isolation": "serializable",
+            **request,
+        }
+
+        def run() -> object:
+            requests._open.clear()  # as in a process of its own
+            found = orjson.loads(requests.answer(orjson.dumps(about).decode()))
+            requests._open.clear()
+            if "error" in found:
+                raise StatementError(found["error"]["code"], found["error"]["message"])
+            return found
+
+        return run
+
+    return prepare
+
+
+class NotMaintainedError(Exception):
+    """Maintenance that goes on passes a table over."""
+
+
+class StatementError(Exception):
+    """A statement failed."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+
+
+def _run_source(full: bool = False) -> Callable[[str], Callable[[], object]]:
+    def prepare(_: str) -> Callable[[], object]:
+        source = MergeSource.open(url(), settings=ONE)
+        return lambda: source.run(full=full)
+
+    return prepare
+
+
+def _on_dataset(name: str, do: Callable[[LakeTable, str], object]) -> Callable[[str], Callable[[], object]]:
+    def prepare(tag: str) -> Callable[[], object]:
+        table = LakeTable.open(url(name), settings=ONE)
+        return lambda: do(table, tag)
+
+    return prepare
+
+
+def _upkeep_of_dataset(table: LakeTable, tag: str) -> None:
+    """The files that the last run read are replaced and deleted."""
+    table.upsert(_entities({"a1": 1}))
+    _upkeep(table, tag)
+
+
+def _upkeep(table: LakeTable, tag: str) -> None:
+    table.compact()
+    _vacuum(table, tag)
+
+
+def _updated(state: State, tag: str) -> State:
+    return replace(state, rows={key: f"{value}!" if key == 3 else value for key, value in state.rows.items()})
+
+
+def _anew(rows: Rows) -> Callable[[State, str], State]:
+    return lambda state, _: State(rows, state.notes & frozenset(), state.others, state.made + 1)
+
+
+def _loaded(state: State, _: str) -> State:
+    return state.once("job", {20: "i", 2: "i"})
+
+
+def _only(rows: Rows) -> Callable[[State, str], State]:
+    return lambda state, tag: replace(state, rows={key: value or tag for key, value in rows.items()})
+
+
+FILLED: Final = frozenset({"filled"})
+ALL: Final = frozenset({"filled", "logged", "empty", "published"})
+SOURCES: Final = frozenset({"sources", "unmerged"})
+LOGGED: Final = frozenset({"logged"})
+_PAIRED: Final = frozenset({"filled", "logged", "published"})
+
+OPERATIONS: Final[Sequence[Operation]] = (
+    # Writers
+    Operation(
+        "append",
+        _on_table(lambda table, tag: table.upsert(frame({2: tag, 9: tag}))),
+        lambda state, tag: state.having({2: tag, 9: tag}),
+        worlds=ALL,
+    ),
+    Operation("delete_where", _on_table(lambda table, _: table.delete_where("k = 2")), lambda s, _: s.lacking(2)),
+    Operation(
+        "update_where",
+        _on_table(lambda table, _: table.update_where("k = 3", {"v": "concat(v, '!')"})),
+        _updated,
+    ),
+    Operation("merge", _on_table(_merge), lambda state, tag: state.having({3: tag, 8: tag})),
+    Operation(
+        "overwrite",
+        _on_table(lambda table, tag: table.overwrite(frame({5: tag}))),
+        lambda state, tag: replace(state, rows={5: tag}),
+        worlds=ALL,
+    ),
+    Operation(
+        "batch of a stream",
+        _on_table(lambda table, _: table.upsert(frame({30: "s"}), txn=("stream", 3))),
+        lambda state, _: state.once("stream", {30: "s"}),
+    ),
+    Operation(
+        "stream that goes on",
+        _on_table(_batches),
+        lambda state, _: state.once("stream", {30: "s"}).once("later", {30: "t"}),
+        first=lambda state, _: state.once("stream", {30: "s"}),
+    ),
+    Operation(
+        "upkeep",
+        _on_table(_kept_up),
+        lambda state, tag: state.having({7: tag}),
+        first=lambda state, tag: state.having({7: tag}),
+        worlds=frozenset({"published"}),
+    ),
+    # Services
+    Operation("compaction", _on_table(lambda table, _: table.compact()), worlds=ALL),
+    Operation("minor compaction", _on_table(lambda table, _: table.compact(minor=True)), worlds=_PAIRED),
+    Operation("log compaction", _on_table(lambda table, _: table.compact_logs(size_ratio=float("inf")))),
+    Operation("rescale", _on_table(lambda table, _: table.rescale(buckets=2)), worlds=ALL),
+    Operation("expiry", _on_table(lambda table, _: table.expire_tombstones(retention=NOW))),
+    Operation("vacuum", _on_table(_vacuum), worlds=_PAIRED),
+    Operation("vacuum of what is old", _on_table(lambda table, _: table.vacuum(dry_run=False)), worlds=LOGGED),
+    Operation(
+        "checkpoint",
+        _on_table(lambda table, _: table.opened.handle.log.checkpoint(table.opened.view.snapshot)),
+        worlds=LOGGED,
+    ),
+    Operation("maintenance", _on_table(lambda table, _: table.maintain())),
+    Operation("maintenance that goes on", _daemon, worlds=LOGGED),
+    # History and definition
+    Operation(
+        "restore",
+        _on_table(lambda table, _: table.restore(version=3)),
+        lambda s, _: replace(s, rows=_FIRST),
+        worlds=FILLED | LOGGED,
+    ),
+    Operation("alter", _on_table(lambda table, tag: table.alter(add_columns=f"x{tag} INT"))),
+    Operation("savepoint", _on_table(lambda table, tag: table.savepoint(f"of-{tag}"))),
+    Operation("create anew", _make_anew, _anew(_NEW), worlds=FILLED | LOGGED),
+    Operation("replace", _replace, _anew({}), worlds=FILLED | LOGGED),
+    # Ingest
+    Operation("ingest", _on_table(_ingest), _loaded),
+    Operation("retry of a file", _on_table(_retry), again=False),
+    # Readers
+    Operation("read", _on_table(lambda table, _: table.to_arrow()), sees=rows_of),
+    Operation("changes", _on_table(_changed), sees=lambda found: found),  # type: ignore[arg-type,return-value]
+    Operation("follower", _on_table(_followed), sees=lambda found: found),  # type: ignore[arg-type,return-value]
+    Operation("consumer", _on_table(lambda table, tag: table.consumers.register(f"of-{tag}")), worlds=FILLED | LOGGED),
+    Operation(
+        "consumer moves",
+        _on_table(lambda table, _: table.consumers.advance("c", 7)),
+        worlds=FILLED | LOGGED,
+        again=False,
+    ),
+    Operation(
+        "consumer goes", _on_table(lambda table, _: table.consumers.drop("c")), worlds=FILLED | LOGGED, again=False
+    ),
+    Operation(
+        "replay", _on_table(_replay), lambda state, _: replace(state, others={"copy": {-1: "replayed"}}), again=True
+    ),
+    # Statements of SQL
+    Operation("TRUNCATE TABLE", _statement("truncate"), lambda state, _: replace(state, rows={})),
+    Operation("DELETE FROM", _statement("delete all"), lambda state, _: replace(state, rows={})),
+    Operation("CALL compact", _statement("call", name="compact", arguments={"table": "s.t", "minor": False})),
+    # Merge source
+    Operation("merge source", _run_source(), worlds=SOURCES, settles=True),
+    Operation("merge source, full", _run_source(full=True), worlds=SOURCES, settles=True),
+    Operation(
+        "upsert of a dataset",
+        _on_dataset("a", lambda table, _: table.upsert(_entities({"a9": 9}))),
+        lambda state, _: replace(state, notes=state.notes | {"a9"}),
+        worlds=SOURCES,
+    ),
+    Operation("upkeep of a dataset", _on_dataset("a", _upkeep_of_dataset), worlds=SOURCES),
+    Operation("upkeep of the output", _on_table(_upkeep), worlds=SOURCES),
+    # Convert, forget and drop come here: each is one more operation, with its effect on rows.
+)
+
+
+def operations_of(world: str) -> list[Operation]:
+    return [operation for operation in OPERATIONS if world in operation.worlds]

@@ -1,0 +1,49 @@
+"""Orders of events, over the real code. ``make test`` plays some, test-all more, and ``make interleavings`` all.
+
+Each test prints what it covered and what it cut off. A bad schedule is printed with what is wrong; to play it again,
+pass it to ``python -m tests.interleavings --replay``, and add it to ``test_schedules.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from tests.interleavings.explore import KINDS, Explorer
+from tests.interleavings.operations import WORLDS, operations_of
+
+SECONDS = {
+    "few": {
+        "one operation, one fault": 18,
+        "one operation, an exception at a line": 5,
+        "two operations, one switch": 15,
+    },
+    "many": {
+        "one operation, one fault": 70,
+        "one operation, an exception at a line": 25,
+        "one operation, an exception at a bytecode": 10,
+        "two operations, one switch": 70,
+        "two operations, one fault": 25,
+        "two operations, two switches": 20,
+    },
+    "all": dict.fromkeys(KINDS, 600),
+}[os.environ.get("LAKEMERGE_EFFORT", "few")]
+"""Of CPU, for all worlds together."""
+OPERATIONS = sum(len(operations_of(world)) for world in WORLDS)
+
+
+# An exception between two lines may leave a file open, and its reader without a reader. Python says so.
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("world", [name for name in WORLDS if operations_of(name)])
+@pytest.mark.parametrize("kind", SECONDS)
+def test_orders(kind: str, world: str, capsys: pytest.CaptureFixture[str]) -> None:
+    operations = operations_of(world)
+    explorer = Explorer()
+    seconds = SECONDS[kind] * len(operations) / OPERATIONS
+    seed = random.randrange(10**6)
+    explorer.explore(f"{world}, {kind}", KINDS[kind](WORLDS[world], operations), seconds=seconds, seed=seed)
+    with capsys.disabled():
+        print(f"\n{explorer.coverage}")  # noqa: T201
+    assert not explorer.coverage.bad, str(explorer.coverage)
