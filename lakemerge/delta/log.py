@@ -327,7 +327,15 @@ class DeltaLog:
         found = self._load_tip() if version is None else self._load_near(version)
         if found is not None:
             return found
-        return load(self.store, list_log(self.store), version, required_domain=self._required_domain)
+        for tries in range(1, _MAX_RELOADS + 1):
+            listing = list_log(self.store)
+            try:
+                return load(self.store, listing, version, required_domain=self._required_domain)
+            except TableDamagedError:
+                # If another table was made in the folder since it was listed, its commits do not fit the old ones.
+                if tries == _MAX_RELOADS or list_log(self.store).commits == listing.commits:
+                    raise
+        raise AssertionError("the last try returns or raises")
 
     def _load_tip(self) -> Snapshot | None:
         """The latest version from the part of the log to which ``_last_checkpoint`` points. ``None`` if the whole log
@@ -381,6 +389,15 @@ class DeltaLog:
 
     def _advance(self, snapshot: Snapshot, *, at_least: int | None = None) -> _Advanced | None:
         """The commits after ``snapshot``; ``None`` if some are missing. Raises :class:`TableReplacedError`."""
+        try:
+            return self._advanced(snapshot, at_least=at_least)
+        except TableDamagedError:
+            # If another table was made in the folder since it was listed, its commits do not fit the old ones.
+            if holds(self.store, snapshot, list_log(self.store, since=snapshot.version)):
+                raise
+            return None
+
+    def _advanced(self, snapshot: Snapshot, *, at_least: int | None) -> _Advanced | None:
         first = snapshot.version + 1
         listing = list_log(self.store, since=snapshot.version, at_least=at_least)
         held = holds(self.store, snapshot, listing)

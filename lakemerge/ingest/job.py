@@ -15,18 +15,28 @@ import pyarrow as pa
 
 from lakemerge._internal.arguments import checked, items, shown, whole
 from lakemerge.commits.provenance import DomainChangedError
-from lakemerge.errors import CommitConflictError, InputError, RetryError, StoreError
+from lakemerge.errors import CommitConflictError, InputError, RetryError, StoreError, VersionNotFoundError
 from lakemerge.format.ingests import ingests_of
-from lakemerge.format.ledger import REJECTS, Entry, FileState, ledger_tables, rejects_tables
+from lakemerge.format.ledger import REJECTS, Entry, FileState
 from lakemerge.ingest.committing import Standing, note, standing_of
 from lakemerge.ingest.discovery import Candidate, found_by
 from lakemerge.ingest.options import Files
 from lakemerge.ingest.places import LISTING, whole_path
-from lakemerge.ingest.results import IngestFile, IngestResult, IngestStatus, entries_of, files_of, status_of
+from lakemerge.ingest.results import (
+    IngestFile,
+    IngestResult,
+    IngestStatus,
+    entries_of,
+    files_of,
+    ledger_of,
+    rejects_of,
+    status_of,
+)
 from lakemerge.ingest.runner import Runner
 from lakemerge.ingest.settings import JobSettings
 from lakemerge.ingest.spill import Spill
 from lakemerge.ingest.window_replay import replayed
+from lakemerge.layout.travel import unless_replaced
 from lakemerge.quantities import milliseconds_of
 from lakemerge.table.open_table import HasOpenTable, OpenTable
 from lakemerge.table.opening import opened
@@ -103,7 +113,7 @@ class IngestJob:
 
     def status(self) -> IngestStatus:
         """What the table says about the job."""
-        return status_of(self._table.handle.store, self._standing())
+        return status_of(self._table.handle, self._standing())
 
     @checked
     def files(self, *, state: str | Collection[str] | None = None) -> list[IngestFile]:
@@ -113,7 +123,7 @@ class IngestJob:
         :param state: only those in one of these states.
         """
         states = _states(state)
-        versions: Iterable[list[Entry]] = entries_of(self._table.handle.store, self._standing())
+        versions: Iterable[list[Entry]] = entries_of(self._table.handle, self._standing())
         if self._settings is not None and states & _NEW:
             versions = chain(versions, self._new(self._settings))
         found = files_of(versions, states)
@@ -121,8 +131,7 @@ class IngestJob:
 
     def rejects(self) -> pa.Table:
         """Records that were set aside: window, path, byte offset (or number of the row), text and reason."""
-        standing = self._standing()
-        tables = rejects_tables(self._table.handle.store, standing.ingest.rejects)
+        tables = rejects_of(self._table.handle, self._standing())
         return pa.concat_tables(tables) if tables else REJECTS.empty_table()
 
     @checked
@@ -139,7 +148,7 @@ class IngestJob:
 
         def chosen(standing: Standing) -> list[Entry]:
             again.clear()
-            versions = entries_of(self._table.handle.store, standing)
+            versions = entries_of(self._table.handle, standing)
             for path, group in groupby(versions, key=lambda entries: entries[0].path):
                 if asked is None or path in asked:
                     last = _latest(list(group))
@@ -229,13 +238,13 @@ class IngestJob:
     def _new(self, settings: JobSettings) -> Iterator[list[Entry]]:
         """The files that a listing has and the ledger lacks, as the entries of one version at a time."""
         standing = self._standing()
-        store, places = self._table.handle.store, settings.files.places
+        places = settings.files.places
         # To be shown only. To ask the store for the time, a file would be written.
         now_ms = self._table.handle.now_ms() if settings.now_ms is None else settings.now_ms()
         with listing_of(settings.files) as listing:
             found = found_by(
                 listing,
-                ledger_tables(store, standing.ingest.ledger),
+                ledger_of(self._table.handle, standing),
                 settling=settings.settling,
                 overwrites=settings.files.overwrites,
                 exists=lambda path: places.of(path).stat(path) is not None,
@@ -255,12 +264,12 @@ class IngestJob:
         """Commit entries made from the job's present state. If somebody else commits first, they are made anew."""
         for _ in range(_TRIES):
             standing = self._writable()
-            chosen = entries(standing)
-            if not chosen:
-                return
             try:
-                note(self._table.handle, standing, chosen, about=about)
-            except DomainChangedError:
+                with unless_replaced(self._table.handle.log, standing.view.snapshot):
+                    chosen = entries(standing)
+                    if chosen:
+                        note(self._table.handle, standing, chosen, about=about)
+            except (DomainChangedError, VersionNotFoundError):  # of another runner, or of one and a vacuum
                 continue
             return
         raise CommitConflictError(f"other runners of ingest job {self._name!r} were first each time; try again later")

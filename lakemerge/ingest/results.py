@@ -10,12 +10,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.format.ledger import Entry, FileState, ledger_tables
+from lakemerge.format.ledger import Entry, FileState, ledger_tables, rejects_tables
+from lakemerge.handle import Handle
 from lakemerge.ingest.committing import Standing
+from lakemerge.layout.travel import unless_replaced
 from lakemerge.results.display import Shown
-from lakemerge.storage.base import Store
 
-__all__ = ["IngestFile", "IngestResult", "IngestStatus", "entries_of", "files_of", "status_of"]
+__all__ = [
+    "IngestFile",
+    "IngestResult",
+    "IngestStatus",
+    "entries_of",
+    "files_of",
+    "ledger_of",
+    "rejects_of",
+    "status_of",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +104,12 @@ class IngestStatus(Shown):
         )
 
 
-def status_of(store: Store, standing: Standing) -> IngestStatus:
+def status_of(handle: Handle, standing: Standing) -> IngestStatus:
     """Counts over the whole ledger, read as a stream."""
     ingest = standing.ingest
     states: Counter[str] = Counter()
     rows = rejected = size = 0
-    for table in ledger_tables(store, ingest.ledger):
+    for table in ledger_of(handle, standing):
         states.update(_states(table))
         rows += pc.sum(table["rows"]).as_py() or 0
         rejected += pc.sum(table["rejected"]).as_py() or 0
@@ -118,10 +128,26 @@ def status_of(store: Store, standing: Standing) -> IngestStatus:
     )
 
 
-def entries_of(store: Store, standing: Standing) -> Iterator[list[Entry]]:
-    """The ledger's entries, grouped by version of a file."""
+def ledger_of(handle: Handle, standing: Standing) -> Iterator[pa.Table]:
+    """The tables of the ledger. A file that is missing is no damage if the table was made anew or vacuumed since.
+
+    :raises lakemerge.TableReplacedError: another table is there by now.
+    :raises lakemerge.VersionNotFoundError: a vacuum was faster.
+    """
+    with unless_replaced(handle.log, standing.view.snapshot):
+        yield from ledger_tables(handle.store, standing.ingest.ledger)
+
+
+def rejects_of(handle: Handle, standing: Standing) -> list[pa.Table]:
+    """The tables of records that were set aside. Raises as :func:`ledger_of`."""
+    with unless_replaced(handle.log, standing.view.snapshot):
+        return rejects_tables(handle.store, standing.ingest.rejects)
+
+
+def entries_of(handle: Handle, standing: Standing) -> Iterator[list[Entry]]:
+    """The ledger's entries, grouped by version of a file. Raises as :func:`ledger_of`."""
     held: list[Entry] = []
-    for table in ledger_tables(store, standing.ingest.ledger):
+    for table in ledger_of(handle, standing):
         for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
             entry = Entry.of(row)
             if held and (held[-1].path, held[-1].token) != (entry.path, entry.token):

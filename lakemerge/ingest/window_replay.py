@@ -157,7 +157,7 @@ def _taken(runner: Runner, standing: Standing, windows: Collection[int] | None) 
     """The pieces of windows, by window and then in the order in which they were taken up."""
     sorted_pieces = SortedSpill(_TAKEN, ["window", "modified_ns", "path", "block"])
     found: set[int] = set()
-    for entries in entries_of(runner.handle.store, standing):
+    for entries in entries_of(runner.handle, standing):
         for entry in entries:
             if entry.state is FileState.COMMITTED and (windows is None or entry.window in windows):
                 found.add(entry.window)

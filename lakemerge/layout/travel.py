@@ -113,6 +113,15 @@ def _check_not_vacuumed(read: Snapshot, tip: Snapshot) -> None:
             "kept; a savepoint holds back vacuum",
             **gone.facts,
         ) from None
+    # What was read may go back behind the version, as a replay of records does.
+    oldest = State.of(tip).oldest_version
+    if oldest > State.of(read).oldest_version:
+        raise VersionNotFoundError(
+            f"a vacuum was faster than this read: it kept the versions from {oldest} on. Read again; a savepoint or a "
+            "consumer holds back vacuum",
+            earliest=oldest,
+            latest=tip.version,
+        )
 
 
 def guarded(reader: pa.RecordBatchReader, log: DeltaLog, snapshot: Snapshot) -> pa.RecordBatchReader:

@@ -238,7 +238,7 @@ def summing(path: Path, function: str) -> LakeTable:
 
 
 def _entries(feed: IngestJob) -> Any:
-    return entries_of(feed._table.handle.store, feed._standing())
+    return entries_of(feed._table.handle, feed._standing())
 
 
 def test_a_replay_into_the_own_table_needs_a_merger_that_does_not_mind(tmp_path: Path, landing: Path) -> None:

@@ -1,0 +1,72 @@
+"""Schedules that were once bad, played again, and the scheduler's own rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.interleavings.explore import replayed
+from tests.interleavings.operations import WORLDS, operations_of
+from tests.interleavings.oracle import Case, Judge
+from tests.interleavings.turns import FAULTS, Killed, Schedule
+
+ONCE_BAD = [
+    # A table was made anew while its log, or the ledger of a job, was read. It was called damaged.
+    "filled: TRUNCATE TABLE beside create anew: A14 B A",
+    "filled: CALL compact beside create anew: A13 B A",
+    "filled: CALL compact beside create anew: A28 B A",
+    "filled: retry of a file beside create anew: A2 B A",
+    # A vacuum took records of earlier versions while they were replayed. The table was called damaged.
+    "filled: replay beside vacuum: A22 B A",
+    "filled: replay beside vacuum: A39 B A",
+]
+
+
+@pytest.mark.parametrize("text", ONCE_BAD)
+def test_a_schedule_that_was_bad(text: str) -> None:
+    assert replayed(text).problems == ()
+
+
+def test_a_schedule_is_a_line_of_text() -> None:
+    text = "A4!gone-late B A+ A^7 B^^9 A"
+    assert str(Schedule.of(text)) == text
+    for wrong in ("a", "A!lost", "A4!unheard", "A-1", "A4!", "4A"):
+        with pytest.raises(ValueError, match="no step"):
+            Schedule.of(wrong)
+
+
+def _played(text: str) -> tuple[str, list[str]]:
+    verdict = replayed(text)
+    return "; ".join(verdict.problems), [str(verdict.outcomes[tag]) for tag in sorted(verdict.outcomes)]
+
+
+def test_faults_do_what_they_say() -> None:
+    """The commit of an append is its second call."""
+    world = WORLDS["filled"]
+    append = next(one for one in operations_of("filled") if one.name == "append")
+    touches = replayed("filled: append: A").outcomes["A"].touches
+    commit = next(number for number, touch in enumerate(touches, start=1) if touch.method == "put_if_absent")
+    ended = {}
+    for fault in FAULTS:
+        verdict = Judge().play(Case(world, (append,), Schedule.of(f"A{commit}!{fault}")))
+        assert verdict.problems == (), fault
+        error = verdict.outcomes["A"].error
+        ended[fault] = None if error is None else type(error).__name__
+    unknown = "OutcomeUnknownError"
+    assert ended == {
+        "fail": None,  # it is tried again
+        "lost": None,  # it is read back
+        "late": None,
+        "stuck": unknown,
+        "gone": unknown,
+        "gone-after": unknown,
+        "gone-late": unknown,
+        "kill": Killed.__name__,
+        "kill-after": Killed.__name__,
+    }
+
+
+def test_the_same_schedule_gives_the_same_calls() -> None:
+    text = "filled: append beside minor compaction: A2 B5 A"
+    first, second = replayed(text).outcomes, replayed(text).outcomes
+    assert {tag: one.touches for tag, one in first.items()} == {tag: one.touches for tag, one in second.items()}
+    assert first["A"].touches != replayed("filled: append: A").outcomes["A"].touches
