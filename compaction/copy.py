@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from compaction.vacuum import needed_files
+from lakemerge._internal.pools import thread_pool
 from lakemerge.delta import Snapshot, earliest_version
 from lakemerge.delta.listing import commit_path, fetch, list_log, no_log
 from lakemerge.errors import InputError, StoreError, TableDamagedError
@@ -92,7 +92,7 @@ class _Sending:
     def files(self, paths: Collection[str]) -> None:
         """Raises :class:`TableDamagedError` for a file that the source lacks."""
         ordered = sorted(paths)
-        with ThreadPoolExecutor(self._threads, "copy") as pool:
+        with thread_pool(self._threads, name="copy") as pool:
             for start in range(0, len(ordered), _WINDOW):
                 for size in pool.map(self._send, ordered[start : start + _WINDOW]):
                     if size is None:

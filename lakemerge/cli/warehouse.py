@@ -7,9 +7,10 @@ import datetime as dt
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 
+from lakemerge._internal.pools import thread_pool
 from lakemerge.cli.output import document, say
 from lakemerge.cli.spelling import one_line
 from lakemerge.cli.tables import shown_maintenance
@@ -104,7 +105,7 @@ class WarehouseMaintenance:
         tables = self._places.everywhere()
         self._visited = {table: self._visited.get(table, 0.0) for table in tables}
         visits = []
-        with ThreadPoolExecutor(self._at_once, "maintain") as pool:
+        with thread_pool(self._at_once, name="maintain") as pool:
             waiting = [pool.submit(self._visit, table) for table in sorted(tables, key=self._visited.__getitem__)]
             for future in as_completed(waiting):
                 visit = future.result()
