@@ -114,3 +114,11 @@ def reads(request: pytest.FixtureRequest) -> Settings:
     """Both ways to read logs on Spark. The second premerges tables of a few rows, too."""
     policy = ReadPolicy(premerge=request.param, premerge_from_bytes=0, premerge_stored_per_place=0.1)
     return Settings(reads=policy)
+
+
+@pytest.fixture
+def by_unions(spark: SparkSession) -> Iterator[None]:
+    """Tables are read by unions of Spark's scans, as where LakeMerge's own scan cannot be used."""
+    spark.conf.set("spark.lakemerge.nativeReads", "off")
+    yield
+    spark.conf.unset("spark.lakemerge.nativeReads")

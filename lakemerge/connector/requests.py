@@ -31,6 +31,11 @@ from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import find_version
 from lakemerge.layout.view import TableView
+from lakemerge.read.failed_keys import on_failed_keys
+from lakemerge.read.filter.filter import parse_filter
+from lakemerge.read.filter.prune import prune_file_slices
+from lakemerge.read.merge import MergeSpec
+from lakemerge.read.scan import in_mode
 from lakemerge.schema.schema import from_delta_json, to_delta_json
 from lakemerge.table.create import create_table
 from lakemerge.table.drop import drop_table
@@ -159,6 +164,31 @@ def _changes(path: str, table: OpenTable) -> object:
         "schema": to_delta_json(stream_schema(table)),
         "changes": {"path": path, "id": table.view.snapshot.metadata.id},
     }
+
+
+def _plan(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> object:
+    """The plan of a native scan of a version. It may be refused."""
+    from lakemerge.spark.native import KernelSlices, kept_rows, name_of, plan_json, reachable  # with pyspark
+
+    table = opened(request["path"], places.storage, mergers)
+    view = table.view
+    if view.version != request["version"]:
+        view = table.handle.view_at(request["version"], of=view.snapshot)
+    check_table_id(table.handle.store, request["tableId"], view.snapshot, since=view.version)
+    options = {name.lower(): value for name, value in request["options"].items()}
+    view = in_mode(view, options.pop("mode", "merged"))
+    handle = on_failed_keys(table.handle, options.pop("failedkeys", "raise"))
+    why, hadoop = reachable(handle.store)
+    if options or why is not None:
+        return {"refused": why or f"the read has the options {', '.join(sorted(options))}"}
+    spec = MergeSpec.of(handle, view)
+    condition = parse_filter(" AND ".join(request["conditions"]) or None, view.config.schema)
+    rows = kept_rows(handle, view, spec, prune_file_slices(view, condition), None)
+    kernel = None
+    if rows.kernel:
+        slices = KernelSlices(frozenset(map(name_of, rows.kernel)), handle.settings, request["tasks"])
+        kernel = {"lakemerge.slices": slices.to_json()}
+    return plan_json(rows, handle.store, kernel) | {"hadoop": dict(hadoop)}
 
 
 def _remembered(view: TableView, mergers: Sequence[type[Merger]]) -> list[str]:
@@ -303,6 +333,7 @@ _ANSWERS: Final[Mapping[str, Callable[[Mapping[str, Any], Places, Sequence[type[
     "drop namespace": _drop_namespace,
     "tables": _tables,
     "load": _load,
+    "plan": _plan,
     "create": _create,
     "replace": _create,
     "create or replace": _create,

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lakemerge._internal.arguments import checked
-from lakemerge.connector.jar import CATALOG_CLASS, jar_path
+from lakemerge.connector.jar import CATALOG_CLASS
 from lakemerge.errors import InputError, InstallError
 from lakemerge.spark.installed import check_installed
-from lakemerge.spark.jar import SWITCH, is_forbidden, show_jar
+from lakemerge.spark.jar import SWITCH, add_jar, is_forbidden
 from mergers import Merger
 from mergers.wording import argument
 
@@ -73,7 +73,7 @@ def catalog(
     if not is_running(spark):
         raise InputError("the Spark session was stopped: start one and pass that")
     _register(spark, mergers)
-    _add_jar(spark)
+    add_jar(spark)
     options = {f"storage.{key}": str(value) for key, value in (storage_options or {}).items()}
     _define(spark, name, {"warehouse": os.fspath(warehouse), **options})
     _define(spark, PATHS, {**({"allowedPaths": ",".join(allowed_paths)} if allowed_paths else {}), **options})
@@ -95,25 +95,6 @@ def _register(spark: SparkSession, mergers: Sequence[type[Merger]]) -> None:
         mergers = sent
 
     register_in(spark, Registered, mergers)
-
-
-def _add_jar(spark: SparkSession) -> None:
-    """Once a session. Under Connect the server gets the jar."""
-    from lakemerge.spark.sessions import jvm_session, session_id
-
-    if session_id(spark) in _added:
-        return
-    path = jar_path()
-    show_jar(spark)
-    if jvm_session(spark) is None:
-        spark.addArtifacts(str(path))
-    else:
-        spark.sql(f"ADD JAR '{path.as_uri()}'")
-    _added.add(session_id(spark))
-
-
-_added: set[str] = set()
-"""Sessions that have the jar."""
 
 
 def _define(spark: SparkSession, name: str, options: Mapping[str, str]) -> None:

@@ -37,12 +37,12 @@ from lakemerge.datasource.instants import Moments, Named, without_zone
 from lakemerge.datasource.stream_sink import StreamWriter
 from lakemerge.datasource.stream_source import FeedReader, FeedStreamReader, RowsShown, batch_plan, stream_schema
 from lakemerge.delta import check_table_id
-from lakemerge.errors import DependencyMissingError, InputError, LakeMergeError
+from lakemerge.errors import DependencyMissingError, InputError, LakeMergeError, TableDamagedError
 from lakemerge.feed.difference import CHANGE_TYPE
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView, build_file_slices
 from lakemerge.read.failed_keys import on_failed_keys
-from lakemerge.read.filter.filter import parse_filter
+from lakemerge.read.filter.filter import Filter, parse_filter
 from lakemerge.read.filter.prune import prune_file_slices
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.scan import asked_columns, in_mode, scan_part
@@ -51,12 +51,14 @@ from lakemerge.results.writes import UpsertResult
 from lakemerge.schema.schema import from_delta_json, to_ddl
 from lakemerge.spark.installed import can_write, check_writes
 from lakemerge.spark.jar import hidden_jar, show_jar
+from lakemerge.spark.native import KernelSlices, name_of
 from lakemerge.spark.sessions import is_running, jvm_session, session_id, use_own_python
 from lakemerge.spark.transport.jobs import even_tasks, in_limit
 from lakemerge.spark.transport.portable import portable
 from lakemerge.spark.transport.sending import pickled
 from lakemerge.spark.writer import frame_schema, pack_rows
 from lakemerge.spark_errors import carrying
+from lakemerge.sql.times import parse_zone
 from lakemerge.table.create import define_table
 from lakemerge.table.open_table import OpenTable
 from lakemerge.table.opening import open_handle, open_table
@@ -91,11 +93,14 @@ _COLUMNS = "lakemerge.columns"
 that of the table."""
 _FILTER = "lakemerge.filter"
 """An internal option: what all rows that the query needs meet. Spark checks it again."""
+_SLICES = "lakemerge.slices"
+"""An internal option: the file slices that a task of a native scan merges, as JSON; see
+:class:`lakemerge.spark.native.KernelSlices`."""
 _WRITE = "lakemerge.write"
 """An internal option: what a statement in SQL says of its write, as JSON; see :class:`_Statement`."""
 _ROWS = "lakemerge.rows"
 """An internal option: a stream of a catalog's table has the table's columns alone."""
-_OWN_OPTIONS = frozenset(name.lower() for name in (*_NAMES, _TABLE_ID, _COLUMNS, _FILTER, _WRITE, _ROWS))
+_OWN_OPTIONS = frozenset(name.lower() for name in (*_NAMES, _TABLE_ID, _COLUMNS, _FILTER, _SLICES, _WRITE, _ROWS))
 _VERSIONS = ("version", "versionAsOf", "timestamp", "timestampAsOf")
 _OF_OVERWRITES = ("replaceWhere", "partitionOverwriteMode", "overwriteSchema")
 _PINS = frozenset(name.lower() for name in _VERSIONS)
@@ -151,24 +156,15 @@ class LakeMergeDataSource(DataSource):
         if "skipDeletes" in self.options:
             raise InputError("skipDeletes is for spark.readStream.table")
         if self._reads_feed():
-            if _COLUMNS in self.options:
-                given = sorted(name for name in self.options if name.lower() in FEED_OPTIONS)
-                raise InputError(
-                    f"option {', '.join(given)} is for changes, and this reads a table's rows: use CHANGES FROM "
-                    "VERSION, or the table `NAME$changes`"
-                )
             return to_ddl(pa.schema([field.with_nullable(True) for field in self._feed_schema()]))
         view, columns = self._pinned(), self.options.get("columns")
-        if _COLUMNS in self.options:
-            pairs = json.loads(self.options[_COLUMNS])
-        else:
-            names = asked_columns(view, None if columns is None else [c.strip() for c in columns.split(",")])
-            pairs = [(name, name) for name in names]
-        fields = (view.config.schema.field(column).with_nullable(True).with_name(name) for name, column in pairs)
-        return to_ddl(pa.schema(fields))
+        names = asked_columns(view, None if columns is None else [c.strip() for c in columns.split(",")])
+        return to_ddl(pa.schema([view.config.schema.field(name).with_nullable(True) for name in names]))
 
     @carrying()
     def reader(self, schema: StructType) -> DataSourceReader:
+        if _COLUMNS in self.options:
+            self._check_of_rows()
         if self._reads_feed():
             if "failedKeys" in self.options:
                 hint = in_python("; table.changes_df has failed_keys")
@@ -178,8 +174,17 @@ class LakeMergeDataSource(DataSource):
         failed = self.options.get("failedKeys", "raise")
         named = self._named()
         if _COLUMNS in self.options:
-            columns = dict(json.loads(self.options[_COLUMNS]))
-            return _Reader(self._open(), names, mode, failed, columns=columns, condition=self.options.get(_FILTER))
+            told = self.options.get(_SLICES)
+            return _Reader(
+                self._open(),
+                names,
+                mode,
+                failed,
+                columns=dict(json.loads(self.options[_COLUMNS])),
+                types=from_delta_json(schema.json(), of_frame=True),
+                condition=self.options.get(_FILTER),
+                slices=None if told is None else KernelSlices.of_json(told),
+            )
         if named is None:
             return _Reader(self._open(), names, mode, failed)
         time, tables = named
@@ -242,6 +247,17 @@ class LakeMergeDataSource(DataSource):
         if named & {"readchangefeed", "readchangedata"}:
             return wants_feed(self.options)
         return bool(named & FEED_OPTIONS)
+
+    def _check_of_rows(self) -> None:
+        """Refuse options of streams and changes, of which a catalog's read of a table takes none."""
+        if "skipDeletes" in self.options:
+            raise InputError("skipDeletes is for spark.readStream.table")
+        if self._reads_feed():
+            given = sorted(name for name in self.options if name.lower() in FEED_OPTIONS)
+            raise InputError(
+                f"option {', '.join(given)} is for changes, and this reads a table's rows: use CHANGES FROM "
+                "VERSION, or the table `NAME$changes`"
+            )
 
     def _feed_schema(self) -> pa.Schema:
         table, options = self._open(), FeedOptions.of(self.options)
@@ -425,12 +441,16 @@ class _Reader(DataSourceReader):
         failed_keys: str,
         *,
         columns: Mapping[str, str] = MappingProxyType({}),
+        types: pa.Schema | None = None,
         condition: str | None = None,
+        slices: KernelSlices | None = None,
     ) -> None:
         """
         :param names: the names of the columns that are read.
         :param columns: the table's columns with other names than those.
+        :param types: the types of the columns that are read. Structs may lack fields of the table's.
         :param condition: what all rows that are needed meet.
+        :param slices: read these file slices alone.
         """
         view, handle = in_mode(table.view, mode), on_failed_keys(table.handle, failed_keys)
         wanted = [columns.get(name, name) for name in names]
@@ -443,8 +463,23 @@ class _Reader(DataSourceReader):
         fields = (view.config.schema.field(name).with_nullable(True) for name in self._shown)
         # The names are those of the caller's schema, which may have another case.
         self._schema = pa.schema([field.with_name(name) for field, name in zip(fields, names, strict=True)])
-        self._condition = None if condition is None else parse_filter(condition, view.config.schema)
+        if types is not None:
+            self._schema = pa.schema([types.field(name).with_nullable(True) for name in names])
+        zone = None
+        if slices is not None:
+            self._spec = replace(self._spec, settings=slices.settings)
+            conditions = [f"({text}\n)" for text in (slices.filter, condition) if text is not None]
+            condition = " AND ".join(conditions) or None
+            zone = slices.zone
+        self._condition = _parsed(condition, view.config.schema, zone)
+        if slices is not None and self._condition is not None and not slices.computed:
+            self._condition = replace(self._condition, computed=())
         self._file_slices = prune_file_slices(view, self._condition)
+        self._tasks = _READ_TASKS if slices is None else slices.tasks
+        if slices is not None:
+            if strange := slices.names - set(map(name_of, view.file_slices)):
+                raise TableDamagedError(f"version {view.version} has not the file slices {sorted(strange, key=repr)}")
+            self._file_slices = [each for each in self._file_slices if name_of(each) in slices.names]
 
     def __getstate__(self) -> dict[str, object]:
         """The state that Spark sends to each task. File slices are not part of it: each task gets its own."""
@@ -452,7 +487,7 @@ class _Reader(DataSourceReader):
 
     @carrying()
     def partitions(self) -> Sequence[InputPartition]:
-        tasks = even_tasks(self._file_slices, self._spec.settings, at_least=_READ_TASKS)
+        tasks = even_tasks(self._file_slices, self._spec.settings, at_least=self._tasks)
         # If this list is empty, Spark runs one task without a partition.
         return [_Partition(parts) for parts in tasks] or [_Partition(())]
 
@@ -465,6 +500,12 @@ class _Reader(DataSourceReader):
                     columns = [table.column(name) for name in self._shown]
                     shown = pa.table(columns, names=self._schema.names).cast(self._schema)
                     yield from in_limit(shown.to_batches(max_chunksize=_BATCH_ROWS))
+
+
+def _parsed(condition: str | None, schema: pa.Schema, zone: str | None) -> Filter | None:
+    if zone is None:
+        return parse_filter(condition, schema)
+    return parse_filter(condition, schema, zone=parse_zone(zone))
 
 
 class _Planned(InputPartition):

@@ -102,7 +102,7 @@ class WhatIf:
         spark = self._session.of_dataframes()
         from lakemerge.spark.reader import read_dataframe
 
-        return read_dataframe(spark, self._handle, self._view, columns=columns, filter=filter)
+        return read_dataframe(spark, self._handle, self._view, columns=columns, filter=filter, hypothetical=True)
 
     def get(self, key: Mapping[str, object]) -> dict[str, Any] | None:
         """The row of one key; as :meth:`lakemerge.LakeTable.get`."""

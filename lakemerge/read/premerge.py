@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from lakemerge.format.minor import packed_positions
+from lakemerge.format.minor import POSITIONS_SCHEMA, packed_positions
 from lakemerge.layout.view import FileSlice
 from lakemerge.options import ReadPolicy
 from lakemerge.read.merge import MergeSpec, changed_ranges, may_pick_records, picked_ranges, picks_records
@@ -23,8 +23,9 @@ from lakemerge.read.sources import PLACE
 from lakemerge.read.superseded import Superseded
 from mergers.contract import Ints
 
-__all__ = ["Premerged", "can_scan_logs", "may_premerge", "premerge", "premerge_pays"]
+__all__ = ["Premerged", "can_scan_logs", "may_pick_places", "may_premerge", "premerge", "premerge_pays"]
 
+_BATCH_ROWS = 64 * 1024
 _PLACE_BYTES = 4
 """The bytes that the driver holds for the place of a record."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -43,6 +44,13 @@ class Premerged:
     """More such rows, which are whole log records: for each log file, the positions of the records."""
     picked: bool
     """Whether there are only ``records``. They can then be used for a read of any columns."""
+    row_count: int = 0
+    """How many ``rows`` there are."""
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in memory."""
+        return self.positions.nbytes + len(self.rows) + sum(rows.nbytes for rows in self.records.values())
 
 
 def may_premerge(file_slices: Sequence[FileSlice], spec: MergeSpec) -> list[FileSlice]:
@@ -60,6 +68,19 @@ def may_premerge(file_slices: Sequence[FileSlice], spec: MergeSpec) -> list[File
         if file_slice.blocks and file_slice.wanted is None and _has_small_logs(file_slice, spec, few=few)
     ]
     return due if sum(file_slice.stored_rows for file_slice in due) <= policy.premerge_rows else []
+
+
+def may_pick_places(file_slices: Sequence[FileSlice], spec: MergeSpec) -> list[FileSlice]:
+    """The file slices with logs of which a premerge may give places alone, as far as the table's metadata say. That
+    reads less than any other way to merge them, so the logs may be large. None if the places would take too much
+    memory."""
+    policy = spec.settings.reads
+    if not policy.premerge or spec.leave_out is not None:  # of a key that is left out, no file may show a row
+        return []
+    due = [file_slice for file_slice in file_slices if file_slice.blocks and may_pick_records(spec, file_slice)]
+    held = sum(map(_records, due)) * _PLACE_BYTES
+    rows = sum(file_slice.stored_rows for file_slice in due)
+    return due if held <= spec.settings.merge_first_bytes and rows <= policy.premerge_rows else []
 
 
 def premerge_pays(due: Sequence[FileSlice], spec: MergeSpec, *, asked: float) -> bool:
@@ -104,20 +125,34 @@ def can_scan_logs(file_slices: Sequence[FileSlice], policy: ReadPolicy) -> bool:
     return len(set(names)) == len(names) and all(map(_NAME.fullmatch, names))
 
 
-def premerge(file_slice: FileSlice, spec: MergeSpec, columns: Sequence[str], *, pick: bool) -> Premerged:
+def premerge(
+    file_slice: FileSlice,
+    spec: MergeSpec,
+    columns: Sequence[str],
+    *,
+    pick: bool,
+    only_places: bool = False,
+    compressed: bool = True,
+) -> Premerged:
     """Merge the logs of a file slice. Only the stored data that the merge needs is read.
 
     :param columns: the columns of the rows, at least one.
     :param pick: whether the caller can read ``records``. There are then no ``rows`` if places are enough.
+    :param only_places: do nothing if places are not enough.
+    :param compressed: whether ``rows`` are.
     """
+    if only_places:
+        with ParquetFiles(spec.store) as files:
+            if not picks_records(spec, file_slice, files):
+                return Premerged(POSITIONS_SCHEMA.empty_table(), b"", {}, False)
     with ParquetFiles(spec.store) as files:
         superseded = Superseded(spec.store, file_slice, files)
         if picked := pick and picks_records(spec, file_slice, files):
-            rows, records = b"", _picked(file_slice, spec, superseded, files)
+            rows, records, count = b"", _picked(file_slice, spec, superseded, files), 0
         else:
-            rows, records = _merged(file_slice, spec, columns, superseded, files), {}
+            (rows, count), records = _merged(file_slice, spec, columns, superseded, files, compressed=compressed), {}
     positions = packed_positions(superseded.positions({file.ordinal for file in file_slice.row_files}))
-    return Premerged(positions, rows, records, picked)
+    return Premerged(positions, rows, records, picked, count)
 
 
 def _picked(file_slice: FileSlice, spec: MergeSpec, superseded: Superseded, files: ParquetFiles) -> dict[str, Ints]:
@@ -135,15 +170,21 @@ def _picked(file_slice: FileSlice, spec: MergeSpec, superseded: Superseded, file
 
 
 def _merged(
-    file_slice: FileSlice, spec: MergeSpec, columns: Sequence[str], superseded: Superseded, files: ParquetFiles
-) -> bytes:
+    file_slice: FileSlice,
+    spec: MergeSpec,
+    columns: Sequence[str],
+    superseded: Superseded,
+    files: ParquetFiles,
+    *,
+    compressed: bool,
+) -> tuple[bytes, int]:
     schema = pa.schema([spec.config.schema.field(name).with_nullable(True) for name in columns])
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    options = pa.ipc.IpcWriteOptions(compression="lz4" if compressed else None)
     rows = 0
     with pa.ipc.new_stream(sink, schema, options=options) as stream:
         for part in changed_ranges(spec, file_slice, columns=columns, files=files):
             superseded.mark(part.superseded)
-            stream.write_table(part.rows.select(list(columns)).cast(schema))
+            stream.write_table(part.rows.select(list(columns)).cast(schema), max_chunksize=_BATCH_ROWS)
             rows += part.rows.num_rows
-    return sink.getvalue().to_pybytes() if rows else b""
+    return (sink.getvalue().to_pybytes() if rows else b""), rows

@@ -42,7 +42,7 @@ _answers: dict[tuple[str, str], str | None] = {}
 
 
 def why_through_arrow(spark: SparkSession, store: Store, file_slices: Sequence[FileSlice]) -> str | None:
-    """Why Spark's own reader is not used for base and winner files of these file slices; ``None`` if it is."""
+    """Why Spark's own reader is not used for the files of these file slices; ``None`` if it is."""
     if isinstance(store, LocalStore):
         return None
     if not isinstance(store, S3Store):
@@ -52,6 +52,7 @@ def why_through_arrow(spark: SparkSession, store: Store, file_slices: Sequence[F
     if jvm_session(spark) is None:
         return "Spark Connect logs a read's options, and those for S3 hold credentials"
     paths = [file_slice.base.add.path for file_slice in file_slices if file_slice.base is not None]
+    paths = paths or [block.file.path for file_slice in file_slices for block in file_slice.blocks]
     return _answer(spark, store, paths[0]) if paths else None
 
 

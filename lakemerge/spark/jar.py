@@ -1,10 +1,12 @@
-"""The jar for Spark, and how threads of a session find its classes."""
+"""The jar that this package ships, and how a session and its threads find its classes."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -12,17 +14,61 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["JAR", "SWITCH", "hidden_jar", "is_forbidden", "show_jar"]
+__all__ = ["SWITCH", "add_jar", "hidden_jar", "is_forbidden", "jar_class", "jar_path", "jar_version", "show_jar"]
 
-JAR = Path(__file__).resolve().parents[1] / "connector" / "lakemerge-spark.jar"
 SWITCH = "LAKEMERGE_CONNECTOR"
 """The environment variable that forbids the jar: ``off``."""
+_VERSION = "lakemerge/spark/version"
+"""The entry that names the sources of the jar."""
 _LOADERS = ("MutableURLClassLoader", "ChildFirstURLClassLoader")
 """Spark's class loaders that take another jar."""
 
 
+def jar_path() -> Path:
+    """Where the jar is, for ``spark-submit --jars`` and servers."""
+    return Path(__file__).resolve().parents[1] / "connector" / "lakemerge-spark.jar"
+
+
+@functools.cache
+def jar_version() -> str:
+    """A digest of the sources that the jar was built from."""
+    with zipfile.ZipFile(jar_path()) as jar:
+        return jar.read(_VERSION).decode().strip()
+
+
 def is_forbidden() -> bool:
     return os.environ.get(SWITCH, "on").lower() == "off"
+
+
+def add_jar(spark: SparkSession) -> None:
+    """Give a session's driver and executors the jar, once. Under Connect the server gets it."""
+    from lakemerge.spark.sessions import jvm_session, session_id
+
+    if session_id(spark) in _added:
+        return
+    show_jar(spark)
+    if jvm_session(spark) is None:
+        spark.addArtifacts(str(jar_path()))
+    else:
+        spark.sql(f"ADD JAR '{jar_path().as_uri()}'")
+    _added.add(session_id(spark))
+
+
+_added: set[str] = set()
+"""Sessions that have the jar."""
+
+
+def jar_class(spark: SparkSession, name: str) -> Any:
+    """A new object of a class of the jar, in the JVM of a classic session. Any thread may call this."""
+    from lakemerge.spark.sessions import jvm_session
+
+    add_jar(spark)
+    gateway: Any = cast("Any", spark).sparkContext._gateway
+    # Where no loader is shared by all threads, this one has what ADD JAR added.
+    loader = jvm_session(spark).sharedState().jarClassLoader()
+    found = gateway.jvm.java.lang.Class.forName(name, True, loader)
+    none = gateway.new_array(gateway.jvm.java.lang.Class, 0)
+    return found.getConstructor(none).newInstance(gateway.new_array(gateway.jvm.java.lang.Object, 0))
 
 
 def show_jar(spark: SparkSession) -> None:
@@ -45,7 +91,7 @@ def show_jar(spark: SparkSession) -> None:
                 shared = loader
             loader = loader.getParent()
         if shared is not None:
-            shared.addURL(jvm.java.io.File(str(JAR)).toURI().toURL())
+            shared.addURL(jvm.java.io.File(str(jar_path())).toURI().toURL())
     except importlib.import_module("py4j.protocol").Py4JError:
         shared = None  # some platforms let Python call a few methods only
     _shared[str(context.applicationId)] = shared
@@ -64,6 +110,8 @@ def hidden_jar(spark: SparkSession) -> Iterator[None]:
     if shared is None:
         yield
         return
+    # The first thread that needs this state makes it, and its loader serves all: it has to find users' jars.
+    cast("Any", spark)._jsparkSession.sessionState()
     thread = context._jvm.java.lang.Thread.currentThread()
     before = thread.getContextClassLoader()
     thread.setContextClassLoader(shared.getParent())

@@ -1,8 +1,9 @@
 """Reading a version as a Spark DataFrame.
 
-Spark's own Parquet reader, if it reaches the store, reads file slices without live logs. It also reads file slices with
-small logs, which are premerged. Other dirty file slices go through the merge kernel in Python tasks of even size. All
-see the same version, however long the query runs.
+LakeMerge's own scan reads all file slices, where it can (:mod:`lakemerge.spark.native`). Otherwise Spark's own Parquet
+reader, if it reaches the store, reads file slices without live logs. It also reads file slices with small logs, which
+are premerged. Other dirty file slices go through the merge kernel in Python tasks of even size. All see the same
+version, however long the query runs.
 
 The settings of the session say what the text of a filter means (``PARSED``, ``COMPUTED``).
 """
@@ -23,17 +24,27 @@ from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.filter.filter import Filter, parse_filter
 from lakemerge.read.filter.prune import file_slices_of_keys, prune_file_slices
 from lakemerge.read.merge import MergeSpec, may_pick_records
-from lakemerge.read.premerge import may_premerge, premerge_pays
+from lakemerge.read.premerge import may_pick_places, may_premerge, premerge_pays
 from lakemerge.read.scan import asked_columns
 from lakemerge.spark.access import why_through_arrow
 from lakemerge.spark.kernel import scan_merging
 from lakemerge.spark.names import are_patterns, filtered, selected
+from lakemerge.spark.native import (
+    KernelSlices,
+    are_kept,
+    kept_rows,
+    name_of,
+    native_frame,
+    why_not_kernel,
+    why_not_native,
+)
 from lakemerge.spark.premerge import is_kept, scan_premerging
 from lakemerge.spark.scans import scan_clean, scan_minor
 from lakemerge.spark.sessions import jvm_session
+from lakemerge.spark.transport.jobs import parallelism
 from lakemerge.sql.times import parse_zone
 
-__all__ = ["COMPUTED", "PARSED", "Ways", "read_dataframe", "understood", "ways_of"]
+__all__ = ["COMPUTED", "PARSED", "Ways", "native_ways", "read_dataframe", "understood", "ways_of"]
 
 
 _MOST_JOINTS = 399
@@ -49,9 +60,11 @@ def read_dataframe(
     columns: Sequence[str] | None,
     filter: str | Column | None,
     keys: pa.Table | None = None,
+    hypothetical: bool = False,
 ) -> DataFrame:
     """See :meth:`lakemerge.LakeTable.to_df`.
 
+    :param hypothetical: whether the table has no such version, so that other processes cannot read it.
     :param keys: if given, rows of other keys may be left out, or be as they were at any time. The key columns in key
         order and the table's types.
     """
@@ -71,11 +84,110 @@ def read_dataframe(
     elif condition is not None:
         read = [name for name in view.config.schema.names if name in condition.columns or name in names]
     file_slices = prune_file_slices(view, condition) if keys is None else file_slices_of_keys(view, keys)
+    frame = None
+    if keys is None and not hypothetical:
+        known = None if condition is None else (str(filter), condition)
+        frame = _native(spark, handle, view, spec, file_slices, read, known)
+    if frame is None:
+        early = None if condition is None or not isinstance(filter, str) else (filter, condition)
+        frame = _united(spark, handle, view, spec, file_slices, read, early)
+    if filter is not None:
+        frame = filtered(frame, filter) if isinstance(filter, str) else frame.where(filter)
+    return frame if read == names else selected(frame, names)
+
+
+def native_ways(
+    spark: SparkSession,
+    handle: Handle,
+    view: TableView,
+    spec: MergeSpec,
+    file_slices: Sequence[FileSlice],
+    columns: Sequence[str],
+) -> Ways | str:
+    """How LakeMerge's own scan reads the file slices, as far as the table's metadata say. A text says why it does
+    not."""
+    why = why_through_arrow(spark, handle.store, file_slices) or why_not_native(spark, view)
+    if why is not None:
+        return why
+    places = may_pick_places(file_slices, spec)
+    computed = _without([each for each in file_slices if not each.is_merged], places)
+    first = _merged_first(handle, view, spec, computed, columns)
+    to_merge = _without(computed, first)
+    why = why_not_kernel(handle, spec) if to_merge else None
+    return why or Ways(
+        clean=[file_slice for file_slice in file_slices if file_slice.is_clean],
+        minor=[file_slice for file_slice in file_slices if file_slice.is_merged and not file_slice.is_clean],
+        premerge=[*places, *first],
+        to_merge=to_merge,
+    )
+
+
+def _merged_first(
+    handle: Handle,
+    view: TableView,
+    spec: MergeSpec,
+    computed: Sequence[FileSlice],
+    columns: Sequence[str],
+) -> list[FileSlice]:
+    """Those of the file slices with computed rows whose logs are merged before the read."""
+    due = may_premerge(computed, spec) if spec.leave_out is None else []
+    asked = len(columns) / len(view.config.schema)
+    if not due:
+        return []
+    pays = premerge_pays(due, spec, asked=asked)
+    return due if pays or are_kept(handle, view, spec, columns, due) else []
+
+
+def _without(file_slices: Sequence[FileSlice], others: Sequence[FileSlice]) -> list[FileSlice]:
+    chosen = {id(file_slice) for file_slice in others}
+    return [file_slice for file_slice in file_slices if id(file_slice) not in chosen]
+
+
+def _native(
+    spark: SparkSession,
+    handle: Handle,
+    view: TableView,
+    spec: MergeSpec,
+    file_slices: Sequence[FileSlice],
+    columns: Sequence[str],
+    known: tuple[str, Filter] | None,
+) -> DataFrame | None:
+    """The rows by LakeMerge's own scan; ``None`` if it cannot read them.
+
+    :param known: the filter, as a text and as this library understands it.
+    """
+    ways = native_ways(spark, handle, view, spec, file_slices, columns)
+    if isinstance(ways, str):
+        return None
+    places = {id(file_slice) for file_slice in may_pick_places(file_slices, spec)}
+    first = [file_slice for file_slice in ways.premerge if id(file_slice) not in places]
+    rows = kept_rows(handle, view, spec, file_slices, spark, columns=columns, first=first)
+    slices = None
+    if rows.kernel:
+        # More than the metadata said, if a log lacks columns.
+        if why_not_kernel(handle, spec) is not None:
+            return None
+        slices = KernelSlices(frozenset(map(name_of, rows.kernel)), handle.settings, parallelism(spark))
+        if known is not None:
+            zone = str(spark.conf.get("spark.sql.session.timeZone"))
+            slices = replace(slices, filter=known[0], zone=zone, computed=bool(known[1].computed))
+    return native_frame(spark, handle, view, rows, columns, slices)
+
+
+def _united(
+    spark: SparkSession,
+    handle: Handle,
+    view: TableView,
+    spec: MergeSpec,
+    file_slices: Sequence[FileSlice],
+    read: Sequence[str],
+    known: tuple[str, Filter] | None,
+) -> DataFrame:
+    """The rows as a union of scans of Spark and of Python tasks."""
     ways = ways_of(spark, handle, view, spec, file_slices, read)
-    early = None
-    # A condition that this library understands is a text.
-    if condition is not None and not condition.may_fail and not are_patterns(spark, sorted(condition.columns)):
-        early = str(filter)
+    early, condition = known or (None, None)
+    if condition is not None and (condition.may_fail or are_patterns(spark, sorted(condition.columns))):
+        early = None
     parts = scan_minor(spark, handle, view, ways.minor, read, early)
     if ways.premerge:
         parts += scan_premerging(spark, handle, view, spec, ways.premerge, read, early)
@@ -89,9 +201,7 @@ def read_dataframe(
         # a union, and fails if a correlated subquery is in it (SPARK-59042). With this list in between it rewrites the
         # subquery as a join first.
         frame = selected(frame, read, anew=True)
-    if filter is not None:
-        frame = filtered(frame, filter) if isinstance(filter, str) else frame.where(filter)
-    return frame if read == names else selected(frame, names)
+    return frame
 
 
 @dataclass(frozen=True, slots=True)

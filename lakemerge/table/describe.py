@@ -119,6 +119,9 @@ class ReadPlan(Shown):
     through_arrow: str | None
     """Why Spark reads all these file slices through Arrow in Python tasks, even those that need no merge. ``None`` if
     Spark's own Parquet reader can read those, or if the table has no session to ask."""
+    not_native: str | None
+    """Why Spark does not read them by LakeMerge's own scan, but by a union of scans. ``None`` if it does, or if the
+    table has no session to ask."""
 
     def __str__(self) -> str:
         lines = [f"{self.file_slices - self.pruned} of {self.file_slices} file slices, {self.bytes:,} bytes"]
@@ -133,6 +136,8 @@ class ReadPlan(Shown):
             lines.append(f"  {self.merged} merged while reading: {since}")
         if self.through_arrow is not None:
             lines.append(f"  on Spark all of it through Arrow in Python tasks: {self.through_arrow}")
+        elif self.not_native is not None:
+            lines.append(f"  on Spark not by LakeMerge's own scan: {self.not_native}")
         return "\n".join(lines)
 
 
@@ -212,15 +217,16 @@ def plan_of(
     asked = asked_columns(view, columns)
     condition = parse_filter(filter, view.config.schema)
     file_slices = prune_file_slices(view, condition)
-    first, through_arrow = 0, None
+    first, through_arrow, not_native = 0, None, None
     if spark is not None:
-        from lakemerge.spark.reader import ways_of
+        from lakemerge.spark.reader import native_ways, ways_of
 
-        read = set(asked) | (condition.columns if condition is not None else set())
+        wanted = set(asked) | (condition.columns if condition is not None else set())
+        read = [name for name in view.config.schema.names if name in wanted]
         spec = MergeSpec(handle.store, view.config, handle.merger(view), handle.settings)
-        ways = ways_of(
-            spark, handle, view, spec, file_slices, [name for name in view.config.schema.names if name in read]
-        )
+        ways = native_ways(spark, handle, view, spec, file_slices, read)
+        if isinstance(ways, str):
+            not_native, ways = ways, ways_of(spark, handle, view, spec, file_slices, read)
         first, through_arrow = len(ways.premerge), ways.through_arrow
     return ReadPlan(
         file_slices=len(view.file_slices),
@@ -232,6 +238,7 @@ def plan_of(
         log_blocks=sum(len(file_slice.blocks) for file_slice in file_slices),
         bytes=sum(file_slice.stored_bytes for file_slice in file_slices),
         through_arrow=through_arrow,
+        not_native=not_native,
     )
 
 

@@ -791,10 +791,10 @@ class LakeTable:
         """The rows of this version as a Spark DataFrame. If a task cannot merge its rows, Spark's action fails with
         a ``PythonException`` that holds LakeMerge's error; :func:`lakemerge.unwrap_errors` raises the error itself.
 
-        Spark's own Parquet reader reads clean buckets, if it can reach the store. It also reads buckets whose logs are
-        small compared with their files: this call then merges the logs, in a job if they are many, and the table keeps
-        the result for later reads of the version. All other buckets go through the merge kernel. :meth:`explain_read`
-        says which.
+        Spark's own Parquet reader reads stored rows, if it can reach the store, without those that logs supersede. If
+        the merger picks records, or if the logs are small compared with their files, this call merges the logs, in a
+        job if they are many, and keeps the result for later reads of the version. All other buckets go through the
+        merge kernel. :meth:`explain_read` says which.
 
         :param filter: a SQL condition, which also prunes files, or a Spark Column. Times without a zone
             are in the session's zone.

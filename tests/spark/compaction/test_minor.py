@@ -20,6 +20,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from lakemerge import LakeTable, ReadPolicy, Settings
 
+pytestmark = pytest.mark.usefixtures("by_unions")
+
 DDL = "id BIGINT, at INT, v STRING"
 Rows = dict[int, tuple[Any, ...]]
 

@@ -16,6 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from lakemerge import LakeTable, ReadPolicy, Settings, TableDamagedError
 from tests.spark.compaction.test_minor import collected, plan_of
 
+pytestmark = pytest.mark.usefixtures("by_unions")
+
 DDL = "id BIGINT, at INT, v STRING, n BIGINT"
 Rows = dict[int, tuple[Any, ...]]
 WHILE_READING = Settings(reads=ReadPolicy(premerge=False))

@@ -196,6 +196,7 @@ def test_no_hidden_columns_and_the_tables_types(spark: SparkSession, played: Cal
         assert played(kind).table.to_df().schema == schema
 
 
+@pytest.mark.usefixtures("by_unions")
 def test_a_filter_opens_only_files_that_may_match(played: Callable[[str], Played]) -> None:
     table = played("clean").table
     files = {path: pq.read_table(Path(table.url) / path)["id"].to_pylist() for path in table.opened.view.snapshot.files}
@@ -228,6 +229,7 @@ def in_new_york(spark: SparkSession) -> Iterator[None]:
     spark.conf.set("spark.sql.session.timeZone", before)
 
 
+@pytest.mark.usefixtures("by_unions")
 def test_times_in_conditions_are_the_sessions(spark: SparkSession, in_new_york: None, tmp_path: Path) -> None:
     """Row n is at n o'clock in UTC, and n - 5 in New York. Files are pruned by it, rows deleted by it."""
     ddl = "id BIGINT, day DATE, at TIMESTAMP"
@@ -331,6 +333,7 @@ def test_a_column_that_was_added_later(spark: SparkSession, tmp_path: Path) -> N
     assert collected(table.to_df(columns=["late"], filter="late IS NULL")) == [(None,)]
 
 
+@pytest.mark.usefixtures("by_unions")
 def test_spark_asks_for_none_of_many_files(spark: SparkSession, tmp_path: Path) -> None:
     """What the table knows of them it is told; by itself it would ask for their sizes, of more than 32 in a job."""
     root = tmp_path / "a=1 %41{b}"
@@ -351,6 +354,7 @@ def test_spark_asks_for_none_of_many_files(spark: SparkSession, tmp_path: Path) 
         unread.collect()
 
 
+@pytest.mark.usefixtures("by_unions")
 def test_a_session_that_takes_no_list_asks_for_files_itself(spark: SparkSession, tmp_path: Path) -> None:
     """The driver then asks for them, unless the session says otherwise."""
     table = LakeTable.create(tmp_path, "id BIGINT", key=["id"], buckets=64, spark=spark)
@@ -371,6 +375,7 @@ def test_a_session_that_takes_no_list_asks_for_files_itself(spark: SparkSession,
         spark.conf.unset(setting)
 
 
+@pytest.mark.usefixtures("by_unions")
 def test_files_are_named_to_spark_in_one_call(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,9 @@ from lakemerge.table.open_table import OpenTable
 from lakemerge.table.opening import open_table
 from tests.unit.faults import Row, frame
 
+pytestmark = pytest.mark.usefixtures("by_unions")
+
+
 ROWS = 2_000
 SMALL = Settings(row_group_rows=100, target_task_bytes=4_000)
 

@@ -62,6 +62,7 @@ def test_a_frame_of_every_type_arrives_with_our_types(spark: SparkSession) -> No
     assert to_arrow_schema(found).equals(schema, check_metadata=False)
 
 
+@pytest.mark.usefixtures("by_unions")
 def test_a_struct_that_rows_lack_is_null_whatever_its_fields_say(spark: SparkSession, tmp_path: Path) -> None:
     """First load through the kernel, reads through it and by Spark alone, a compaction by Spark."""
     table = LakeTable.create(tmp_path, "id INT, v INT, s STRUCT<x: INT NOT NULL>", key=["id"], buckets=2, spark=spark)

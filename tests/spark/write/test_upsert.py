@@ -432,6 +432,7 @@ def test_increments_of_a_task_are_one_record(spark: SparkSession, tmp_path: Path
     assert rows(table) == [(0, 1500), (1, 1500)]
 
 
+@pytest.mark.usefixtures("by_unions")
 def test_partitions(spark: SparkSession, tmp_path: Path) -> None:
     places = ("NO", "S E", "x/y=%z")
     ddl = "c STRING, day DATE, id BIGINT, at INT, v STRING"

@@ -3,12 +3,14 @@ package lakemerge.spark;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.EnumSet;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.function.Consumer;
+import org.apache.spark.sql.classic.SparkSession$;
 import org.apache.spark.sql.connector.catalog.MetadataColumn;
 import org.apache.spark.sql.connector.catalog.SupportsMetadataColumns;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
@@ -17,11 +19,15 @@ import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.RowLevelOperationBuilder;
 import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -140,7 +146,64 @@ class LakeMergeTable implements SupportsRead, SupportsWrite, SupportsRowLevelOpe
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
     ReadVersions.note(this);
-    return new PythonScanBuilder(this, options);
+    if (NativeReads.refusal(SQLConf.get(), schema).isPresent()) {
+      return new PythonScanBuilder(this, options);
+    }
+    return new NativeScanBuilder(new Source(options), SparkSession$.MODULE$.active());
+  }
+
+  /** The version for a native scan, which Python plans. */
+  private final class Source implements NativeScanBuilder.Source {
+    private final CaseInsensitiveStringMap given;
+
+    Source(CaseInsensitiveStringMap given) {
+      this.given = given;
+    }
+
+    @Override
+    public String name() {
+      return name + ", version " + version;
+    }
+
+    @Override
+    public StructType schema() {
+      return schema;
+    }
+
+    @Override
+    public ReadPlan plan(List<String> columns, List<String> conditions) {
+      options(given, Map.of());  // says which are wrong
+      ObjectNode request = about("plan").put("version", version);
+      request.put("tasks", SparkSession$.MODULE$.active().sparkContext().defaultParallelism());
+      columns.forEach(request.putArray("columns")::add);
+      conditions.forEach(request.putArray("conditions")::add);
+      given.asCaseSensitiveMap().forEach(request.putObject("options")::put);
+      return new ReadPlan(channel.ask(request, null));
+    }
+
+    @Override
+    public PythonSource kernel(ReadPlan plan, List<String> columns, List<String> conditions) {
+      Map<String, String> own = new HashMap<>(pins());
+      own.putAll(plan.kernel);
+      own.put("lakemerge.columns", NativeReads.names(columns));
+      if (!conditions.isEmpty()) {
+        own.put("lakemerge.filter", String.join(" AND ", conditions));
+      }
+      return source(given, own);
+    }
+
+    @Override
+    public Object identity() {
+      return List.of(LakeMergeTable.this, given.asCaseSensitiveMap());
+    }
+
+    @Override
+    public Scan otherwise(StructType columns, Filter[] filters) {
+      PythonScanBuilder builder = new PythonScanBuilder(LakeMergeTable.this, given);
+      builder.pushPredicates(Arrays.stream(filters).map(Filter::toV2).toArray(Predicate[]::new));
+      builder.pruneColumns(columns);
+      return builder.build();
+    }
   }
 
   @Override
@@ -157,10 +220,14 @@ class LakeMergeTable implements SupportsRead, SupportsWrite, SupportsRowLevelOpe
 
   /** Asks Python for something about this table. */
   void ask(String operation, Consumer<ObjectNode> more) {
-    ObjectNode request = Channel.request(operation).put("path", path).put("tableId", id);
+    ObjectNode request = about(operation);
     PythonSource.transaction().ifPresent(txn -> request.set("txn", txn));
     more.accept(request);
     channel.ask(request, null);
+  }
+
+  private ObjectNode about(String operation) {
+    return Channel.request(operation).put("path", path).put("tableId", id);
   }
 
   @Override

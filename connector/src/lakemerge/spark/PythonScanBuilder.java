@@ -5,7 +5,6 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
@@ -74,13 +73,12 @@ final class PythonScanBuilder implements ScanBuilder, SupportsPushDownRequiredCo
     if (!conditions.isEmpty()) {
       own.put("lakemerge.filter", String.join(" AND ", conditions));
     }
-    PythonSource source = table.source(options, own);
-    return ((SupportsRead) source.table()).newScanBuilder(source.options()).build();
+    return table.source(options, own).scan(columns);
   }
 
   /** Spark prunes and filters no streams. */
   private Scan stream() {
-    PythonSource source = table.source(options, Map.of("lakemerge.rows", "true", "lakemerge.tableId", table.id()));
-    return ((SupportsRead) source.table(table.schema().asNullable())).newScanBuilder(source.options()).build();
+    Map<String, String> own = Map.of("lakemerge.rows", "true", "lakemerge.tableId", table.id());
+    return table.source(options, own).scan(table.schema());
   }
 }

@@ -4,19 +4,26 @@ import com.fasterxml.jackson.databind.node.ArrayNode;
 import java.util.Map;
 import java.util.Optional;
 import org.apache.spark.SparkContext;
+import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.execution.QueryExecution;
 import org.apache.spark.sql.execution.SQLExecution;
 import org.apache.spark.sql.execution.datasources.DataSource$;
 import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.types.ArrayType;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.MapType;
+import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
  * LakeMerge's Python data sources. Classes of Spark that are not its public interface are used here, in
- * {@link StateRows} and in {@link RowBridge}, and nowhere else.
+ * {@link StateRows}, in {@link RowBridge}, and for native reads in {@link SparkReader}, {@link KernelBatches} and
+ * {@link NativeFrames}.
  */
 final class PythonSource {
   private static final String TRANSACTION_APPLICATION = "spark.lakemerge.txnAppId";
@@ -51,6 +58,34 @@ final class PythonSource {
   /** The source as a table with these columns. */
   Table table(StructType columns) {
     return provider.getTable(columns, new Transform[0], options.asCaseSensitiveMap());
+  }
+
+  /** A scan of some columns, of which the source is told. Python's rows may have nulls anywhere. */
+  Scan scan(StructType columns) {
+    Table table = provider.getTable(plain(columns), new Transform[0], options.asCaseSensitiveMap());
+    return ((SupportsRead) table).newScanBuilder(options).build();
+  }
+
+  /** The columns with nothing but names and types. Other metadata may mean something to a reader. */
+  static StructType plain(StructType columns) {
+    return (StructType) plain((DataType) columns);
+  }
+
+  private static DataType plain(DataType type) {
+    if (type instanceof StructType struct) {
+      StructType found = new StructType();
+      for (StructField field : struct.fields()) {
+        found = found.add(field.name(), plain(field.dataType()), true);
+      }
+      return found;
+    }
+    if (type instanceof ArrayType array) {
+      return new ArrayType(plain(array.elementType()), true);
+    }
+    if (type instanceof MapType map) {
+      return new MapType(plain(map.keyType()), plain(map.valueType()), true);
+    }
+    return type;
   }
 
   CaseInsensitiveStringMap options() {

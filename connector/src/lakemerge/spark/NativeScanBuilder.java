@@ -1,0 +1,192 @@
+package lakemerge.spark;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
+import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
+import org.apache.spark.sql.connector.read.LocalScan;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.read.SupportsPushDownAggregates;
+import org.apache.spark.sql.connector.read.SupportsPushDownFilters;
+import org.apache.spark.sql.connector.read.SupportsPushDownLimit;
+import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.StructType;
+
+/**
+ * Makes the scan of a query: with the columns that it needs, without files and row groups that its filters rule out,
+ * with as many files as its limit needs, or with nothing but the number of rows. Spark judges all rows again.
+ */
+final class NativeScanBuilder
+    implements ScanBuilder,
+        SupportsPushDownRequiredColumns,
+        SupportsPushDownFilters,
+        SupportsPushDownAggregates,
+        SupportsPushDownLimit {
+  private final Source source;
+  private final SparkSession session;
+  private StructType columns;
+  private Filter[] filters = {};
+  private final List<String> conditions = new ArrayList<>();
+  private long limit = -1;
+  private int counts;
+  private ReadPlan plan;
+  private boolean isUsable;
+
+  /** What is read. */
+  interface Source {
+    String name();
+
+    StructType schema();
+
+    /** @param conditions what all rows that are needed meet */
+    ReadPlan plan(List<String> columns, List<String> conditions);
+
+    /** The Python data source of the plan's kernel. */
+    PythonSource kernel(ReadPlan plan, List<String> columns, List<String> conditions);
+
+    /** Equal for the same version of the same table. */
+    Object identity();
+
+    /** Whether structs come with all their fields, even if a query needs only some. */
+    default boolean givesWholeColumns() {
+      return false;
+    }
+
+    /** The scan if the plan is refused, or if these columns cannot be read so; {@code null} where there is no other. */
+    Scan otherwise(StructType columns, Filter[] filters);
+  }
+
+  NativeScanBuilder(Source source, SparkSession session) {
+    this.source = source;
+    this.session = session;
+    columns = source.schema();
+  }
+
+  @Override
+  public void pruneColumns(StructType required) {
+    columns = required;
+    if (source.givesWholeColumns()) {
+      columns = new StructType();
+      for (String name : required.fieldNames()) {
+        columns = columns.add(source.schema().apply(name));
+      }
+    }
+  }
+
+  @Override
+  public Filter[] pushFilters(Filter[] given) {
+    filters = given;
+    for (Filter filter : given) {
+      Filters.text(filter.toV2()).ifPresent(conditions::add);
+    }
+    return given;
+  }
+
+  @Override
+  public Filter[] pushedFilters() {
+    return filters;
+  }
+
+  @Override
+  public boolean pushLimit(int rows) {
+    limit = rows;
+    return true;
+  }
+
+  @Override
+  public boolean supportCompletePushDown(Aggregation aggregation) {
+    return countsRows(aggregation);
+  }
+
+  @Override
+  public boolean pushAggregation(Aggregation aggregation) {
+    counts = countsRows(aggregation) ? aggregation.aggregateExpressions().length : 0;
+    return counts > 0;
+  }
+
+  /** Whether all that is asked for is the number of rows, which the plan knows. */
+  private boolean countsRows(Aggregation aggregation) {
+    return filters.length == 0
+        && aggregation.groupByExpressions().length == 0
+        && aggregation.aggregateExpressions().length > 0
+        && Arrays.stream(aggregation.aggregateExpressions()).allMatch(CountStar.class::isInstance)
+        && planned().kernel == null
+        && isUsable;
+  }
+
+  private ReadPlan planned() {
+    if (plan == null) {
+      plan = source.plan(List.of(columns.fieldNames()), conditions);
+      isUsable = plan.refusal == null && NativeReads.unreachable(session, plan).isEmpty();
+    }
+    return plan;
+  }
+
+  @Override
+  public Scan build() {
+    boolean hasOthers = !List.of(source.schema().fieldNames()).containsAll(List.of(columns.fieldNames()));
+    if (hasOthers || planned().refusal != null || !isUsable) {
+      return source.otherwise(columns, filters);
+    }
+    if (counts > 0) {
+      return new Count(source.name(), counts, planned().rows());
+    }
+    ReadPlan some = limit < 0 ? planned() : planned().limited(limit);
+    List<String> names =
+        columns.isEmpty() ? List.of(source.schema().fieldNames()[0]) : List.of(columns.fieldNames());
+    PythonSource kernel = some.kernel == null ? null : source.kernel(some, names, conditions);
+    Object identity = List.of(source.identity(), limit);
+    return new NativeScan(
+        source.name(),
+        identity,
+        session,
+        source.schema(),
+        columns,
+        filters,
+        conditions,
+        some,
+        kernel,
+        () -> source.otherwise(columns, filters));
+  }
+
+  /** The number of rows, once for each time that it is asked for. */
+  private static final class Count implements LocalScan {
+    private final String table;
+    private final int times;
+    private final long number;
+
+    Count(String table, int times, long number) {
+      this.table = table;
+      this.times = times;
+      this.number = number;
+    }
+
+    @Override
+    public StructType readSchema() {
+      StructType found = new StructType();
+      for (int at = 0; at < times; at++) {
+        found = found.add("count" + at, DataTypes.LongType, false);
+      }
+      return found;
+    }
+
+    @Override
+    public String description() {
+      return table + ": the number of rows, without a scan";
+    }
+
+    @Override
+    public InternalRow[] rows() {
+      Object[] values = new Object[times];
+      Arrays.fill(values, number);
+      return new InternalRow[] {new GenericInternalRow(values)};
+    }
+  }
+}

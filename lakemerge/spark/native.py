@@ -1,0 +1,337 @@
+"""Reads a version through LakeMerge's own scan: Spark's Parquet reader with the rows of files that the version has.
+
+The plan is made here, and is JSON: the scan is in the jar (``connector/``, ``NativeScan``). File slices that need the
+kernel are named in it, and ``format("lakemerge")`` reads them in more tasks of the same scan.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import importlib
+import tempfile
+from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, cast
+
+import numpy as np
+import orjson
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from lakemerge._internal.cache import Cache
+from lakemerge._internal.pools import thread_pool
+from lakemerge.handle import Handle
+from lakemerge.layout.view import FileSlice, TableView
+from lakemerge.options import ReadPolicy, Settings
+from lakemerge.read.merge import MergeSpec
+from lakemerge.read.premerge import Premerged, premerge
+from lakemerge.read.stored_rows import SelectedFile, StoredRows, merged_files, stored_rows
+from lakemerge.schema.schema import to_delta_json
+from lakemerge.spark.jar import SWITCH, is_forbidden, jar_class
+from lakemerge.spark.sessions import jvm_session, session_id
+from lakemerge.spark.transport.jobs import map_evenly
+from lakemerge.spark.transport.sending import pickled
+from lakemerge.storage import LocalStore, S3Store, Store
+from mergers import default_registry
+from mergers.logs import logger
+
+__all__ = [
+    "KernelSlices",
+    "are_kept",
+    "kept_rows",
+    "name_of",
+    "native_frame",
+    "plan_json",
+    "reachable",
+    "why_not_kernel",
+    "why_not_native",
+]
+
+_LOG = logger(__name__)
+_FRAMES: Final = "lakemerge.spark.NativeFrames"
+_ENTRY_BYTES: Final = 512
+_FILE_BYTES: Final = 32 * 2**20
+_PREMERGE_BYTES: Final = 96 * 2**20
+_files: Cache[tuple[Hashable, ...], Sequence[SelectedFile]] = Cache(_FILE_BYTES, _ENTRY_BYTES)
+_premerges: Cache[tuple[Hashable, ...], Premerged] = Cache(_PREMERGE_BYTES, _ENTRY_BYTES)
+"""What reads found of file slices, for all tables that are open in this process: a table that is opened anew begins
+with it, and so does a read with another filter."""
+_frames: dict[str, Any] = {}
+"""Session -> what makes frames in its JVM, or why there is none."""
+
+SliceName = tuple[tuple[str | None, ...], int, str | None]
+
+
+def name_of(file_slice: FileSlice) -> SliceName:
+    """What tells a file slice from all others of its version."""
+    base = None if file_slice.base is None else file_slice.base.add.path
+    return file_slice.bucket_id.partition, file_slice.bucket_id.bucket, base
+
+
+def _state_of(file_slice: FileSlice) -> tuple[Hashable, ...]:
+    """What tells a file slice from those that other modes of reading have of the same version."""
+    minor = file_slice.minor
+    return *name_of(file_slice), file_slice.merged_through, len(file_slice.blocks), minor and minor.superseded_key
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KernelSlices:
+    """File slices that tasks of ``format("lakemerge")`` merge, with what a read knows of them."""
+
+    names: frozenset[SliceName]
+    settings: Settings
+    tasks: int
+    """How many tasks the cluster runs at a time."""
+    filter: str | None = None
+    """The text of a condition that all wanted rows meet."""
+    zone: str | None = None
+    """The zone of times in it that name none."""
+    computed: bool = True
+    """Whether the computed parts of the condition count."""
+
+    def to_json(self) -> str:
+        body = {
+            "slices": [[list(partition), bucket, base] for partition, bucket, base in sorted(self.names, key=repr)],
+            "settings": dataclasses.asdict(self.settings),
+            "tasks": self.tasks,
+            "filter": self.filter,
+            "zone": self.zone,
+            "computed": self.computed,
+        }
+        return orjson.dumps(body).decode()
+
+    @staticmethod
+    def of_json(text: str) -> KernelSlices:
+        body = orjson.loads(text)
+        settings = body["settings"]
+        return KernelSlices(
+            frozenset((tuple(partition), bucket, base) for partition, bucket, base in body["slices"]),
+            Settings(**{**settings, "reads": ReadPolicy(**settings["reads"])}),
+            body["tasks"],
+            body["filter"],
+            body["zone"],
+            body["computed"],
+        )
+
+
+# Whether it can be read so
+
+
+def why_not_native(spark: SparkSession, view: TableView) -> str | None:
+    """Why a session does not read a table's files by LakeMerge's own scan; ``None`` if it does."""
+    session = jvm_session(spark)
+    if session is None:
+        return "a client of Spark Connect makes no scans by itself; a catalog does (lakemerge.catalog)"
+    if is_forbidden():
+        return f"{SWITCH}=off in the environment"
+    frames = _frames_of(spark)
+    if isinstance(frames, str):
+        return frames
+    found = frames.refusal(session, to_delta_json(view.config.schema))
+    return None if found is None else str(found)
+
+
+def _frames_of(spark: SparkSession) -> Any:
+    key = session_id(spark)
+    if key not in _frames:
+        try:
+            _frames[key] = jar_class(spark, _FRAMES)
+        except (importlib.import_module("py4j.protocol").Py4JError, PySparkException) as error:
+            _frames[key] = f"Spark does not load LakeMerge's jar: {str(error).strip().splitlines()[0]}"
+            _LOG.info("tables are read without LakeMerge's own scan: %s", _frames[key])
+    return _frames[key]
+
+
+def why_not_kernel(handle: Handle, spec: MergeSpec) -> str | None:
+    """Why tasks of the scan cannot run the kernel; ``None`` if they can. They open the table anew, and know mergers
+    that are installed."""
+    if not isinstance(handle.store, LocalStore):
+        return "logs of a table that is not in a local folder are merged in other tasks"
+    if spec.leave_out is not None:
+        return "keys whose merge fails are left out"
+    if not any(known is type(spec.merger) for known in default_registry()):
+        return "the merger is not an installed one"
+    return None
+
+
+def reachable(store: Store) -> tuple[str | None, Mapping[str, str]]:
+    """Why Spark's reader cannot reach the files of a store, as far as the store's options say, and the options of
+    Hadoop's file systems with which it does."""
+    if isinstance(store, LocalStore):
+        return None, {}
+    if not isinstance(store, S3Store):
+        return "Spark's own reader is used on local folders and on S3 alone", {}
+    if store.s3a.unknown:
+        return f"Hadoop's S3A has no counterpart of {', '.join(store.s3a.unknown)} in the storage options", {}
+    return None, store.s3a.options
+
+
+# Plans
+
+
+def kept_rows(
+    handle: Handle,
+    view: TableView,
+    spec: MergeSpec,
+    file_slices: Sequence[FileSlice],
+    spark: SparkSession | None,
+    *,
+    columns: Sequence[str] = (),
+    first: Sequence[FileSlice] = (),
+) -> StoredRows:
+    """See :func:`lakemerge.read.stored_rows.stored_rows`. The process keeps what it finds of each file slice for later
+    reads of the version, unless they are of some keys.
+
+    :param spark: the session whose tasks premerge where there is much to do. By default, this process does.
+    :param columns: those of computed rows that are merged first.
+    """
+    key_of = partial(_key, handle, view, spec)
+
+    def files_of(file_slice: FileSlice) -> Sequence[SelectedFile]:
+        key = key_of(file_slice)
+        found = None if key is None else _files.get(key)
+        if found is None:
+            found = merged_files(handle, file_slice)
+            if key is not None:
+                _files.keep(key, found, sum(file.words.nbytes for file in found if file.words is not None))
+        return found
+
+    def premerged(due: Sequence[FileSlice], *, only_places: bool) -> Sequence[Premerged]:
+        keys = [key_of(file_slice, () if only_places else columns) for file_slice in due]
+        found = [None if key is None else _premerges.get(key) for key in keys]
+        places = [place for place, part in enumerate(found) if part is None]
+        merged = _premerged(spec, spark, columns, [due[place] for place in places], only_places) if places else ()
+        for place, part in zip(places, merged, strict=True):
+            found[place], key = part, keys[place]
+            if key is not None:
+                _premerges.keep(key, part, part.size_bytes)
+        return [part for part in found if part is not None]
+
+    return stored_rows(handle, spec, file_slices, premerged, first, files_of)
+
+
+def are_kept(
+    handle: Handle, view: TableView, spec: MergeSpec, columns: Sequence[str], first: Sequence[FileSlice]
+) -> bool:
+    """Whether an earlier read has found the rows of all these file slices."""
+    keys = [_key(handle, view, spec, file_slice, columns) for file_slice in first]
+    return all(key is not None and _premerges.get(key) is not None for key in keys)
+
+
+def _key(
+    handle: Handle, view: TableView, spec: MergeSpec, file_slice: FileSlice, columns: Sequence[str] = ()
+) -> tuple[Hashable, ...] | None:
+    """What tells a file slice from all others. ``None`` if only some of its keys are wanted, or if the caller has the
+    rows of keys left out whose merge fails."""
+    if file_slice.wanted is not None or spec.leave_out is not None:
+        return None
+    table = (handle.store.url, view.snapshot.metadata.id, view.version, type(spec.merger))
+    return (*table, *_state_of(file_slice), *columns)
+
+
+def _premerged(
+    spec: MergeSpec,
+    spark: SparkSession | None,
+    columns: Sequence[str],
+    due: Sequence[FileSlice],
+    only_places: bool,
+) -> Sequence[Premerged]:
+    names = [spec.config.key[0]] if only_places else columns
+    work = partial(premerge, spec=spec, columns=names, pick=only_places, only_places=only_places, compressed=False)
+    if spark is None:
+        with thread_pool(spec.settings.threads) as pool:
+            return list(pool.map(work, due))
+    return map_evenly(
+        spark,
+        partial(_unpickled, work),
+        [pickled(file_slice) for file_slice in due],
+        sizes=[file_slice.stored_bytes for file_slice in due],
+        settings=spec.settings,
+    )
+
+
+def _unpickled(work: Any, file_slice: bytes) -> Premerged:
+    import pickle
+
+    found: Premerged = work(pickle.loads(file_slice))  # noqa: S301 - our own driver's bytes
+    return found
+
+
+def plan_json(rows: StoredRows, store: Store, kernel: Mapping[str, str] | None) -> dict[str, Any]:
+    """The plan for the scan in the jar.
+
+    :param kernel: the options of ``format("lakemerge")`` that read the file slices of the kernel.
+    """
+    words = [file.words for file in rows.files if file.words is not None]
+    bits = np.concatenate(words).tobytes() if words else b""
+    plan: dict[str, Any] = {
+        "files": [
+            {
+                "url": store.spark_url(file.path),
+                "bytes": file.size_bytes,
+                "rows": -1 if file.rows is None else file.rows,
+                "wanted": file.wanted,
+                "words": -1 if file.words is None else len(file.words),
+                "keeps": file.keeps,
+            }
+            for file in rows.files
+        ],
+        "bits": base64.b64encode(bits).decode(),
+        "streams": [len(stream) for stream in rows.streams],
+        "streamRows": rows.stream_rows,
+    }
+    if kernel is not None:
+        most = sum(each.stored_rows + sum(block.rows for block in each.blocks) for each in rows.kernel)
+        plan["kernel"] = {
+            "options": dict(kernel),
+            "rows": most,
+            "bytes": sum(file_slice.stored_bytes for file_slice in rows.kernel),
+        }
+    return plan
+
+
+def native_frame(
+    spark: SparkSession,
+    handle: Handle,
+    view: TableView,
+    rows: StoredRows,
+    columns: Sequence[str],
+    slices: KernelSlices | None,
+) -> DataFrame:
+    """The rows.
+
+    :param columns: at least one.
+    :param slices: the file slices of the kernel; ``None`` if there are none.
+    """
+    metadata = view.snapshot.metadata
+    kernel = None
+    if slices is not None:
+        kernel = {
+            "path": handle.store.url,
+            "version": str(view.version),
+            "lakemerge.tableId": metadata.id,
+            "lakemerge.slices": slices.to_json(),
+        }
+    schema = pa.schema([view.config.schema.field(name).with_nullable(True) for name in columns])
+    plan = plan_json(rows, handle.store, kernel)
+    text = orjson.dumps({**plan, "schema": to_delta_json(schema)})
+    # The logger of calls into the JVM leaves out the values of such options.
+    hadoop = cast("Any", spark)._jvm.java.util.HashMap()
+    for name, value in reachable(handle.store)[1].items():
+        hadoop.put(name, value)
+    identity = hashlib.sha256(text)
+    for stream in rows.streams:
+        identity.update(stream)
+    told = {"name": f"{handle.store.url}, version {view.version}", "identity": identity.hexdigest()}
+    plan_text = text[:-1] + b"," + orjson.dumps(told)[1:]
+    if not rows.streams:
+        return DataFrame(_frames_of(spark).read(jvm_session(spark), plan_text, None, hadoop), spark)
+    # A file is faster than the socket between Python and the JVM, which takes text alone.
+    with tempfile.NamedTemporaryFile(prefix="lakemerge-rows-") as file:
+        for stream in rows.streams:
+            file.write(stream)
+        file.flush()
+        return DataFrame(_frames_of(spark).read(jvm_session(spark), plan_text, file.name, hadoop), spark)
