@@ -480,6 +480,35 @@ def test_answers_are_those_of_duckdb(spark: SparkSession, tmp_path: Path) -> Non
         assert mine == sorted(map(repr, duck.execute(query).fetchall())), query
 
 
+@pytest.mark.parametrize("reader", quick(("as usual", "rows"), "as usual"))
+def test_statements_read_what_they_change(spark: SparkSession, tmp_path: Path, reader: str) -> None:
+    """The ordering, too, which a deleted row's tombstone remembers, and under a name of its own."""
+    table, rows = played(spark, tmp_path / "t", "event-time", "minor and pending")
+    lakemerge.catalog(spark, "native_paths", warehouse=str(tmp_path.parent.parent))
+    name = f"lakemerge.`{table.url}`"
+    with settings(spark, READERS[reader]):
+        for statement in (
+            f"DELETE FROM {name} WHERE id % 10 = 3 AND at > 10",
+            f"UPDATE {name} SET v = concat(v, '!'), n = at WHERE st.a > 300",
+            (
+                f"MERGE INTO {name} t USING (SELECT id, max(n) m FROM {name} WHERE id > 500 GROUP BY id) s "
+                "ON t.id = s.id AND t.v LIKE '%!' WHEN MATCHED AND t.at > 10 THEN DELETE "
+                "WHEN MATCHED THEN UPDATE SET n = s.m + 1"
+            ),
+        ):
+            plan = "\n".join(row[0] for row in spark.sql(f"EXPLAIN {statement}").collect())
+            assert " files)" in plan, plan
+            spark.sql(statement)
+    expected = {}
+    for key, (_, at, v, n, st) in rows.items():
+        updated = st is not None and key > 300
+        merged = updated and key > 500
+        if not (key % 10 == 3 and at > 10) and not (merged and at > 10):
+            expected[key] = (key, at, f"{v}!" if updated else v, at + merged if updated else n, st)
+    assert len(expected) < len(rows) - 20
+    assert collected(LakeTable.open(table.url, spark=spark).to_df()) == sorted(expected.values())
+
+
 def files_of(frame: DataFrame) -> int:
     """How many files a frame's scan reads."""
     [number] = re.findall(r"BatchScan .* \((\d+) files", plan_of(frame))

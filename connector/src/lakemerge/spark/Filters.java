@@ -2,6 +2,7 @@ package lakemerge.spark;
 
 import java.math.BigDecimal;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import org.apache.spark.sql.connector.expressions.Expression;
@@ -15,11 +16,18 @@ import org.apache.spark.sql.types.IntegerType;
 import org.apache.spark.sql.types.LongType;
 import org.apache.spark.sql.types.ShortType;
 import org.apache.spark.sql.types.StringType;
+import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.types.TimestampType;
 
 /** Spark's filters as the SQL that LakeMerge's Python reads: comparisons of columns with values. */
 final class Filters {
   private Filters() {}
+
+  /** Whether all columns of a filter are of a table. Spark also has columns of its own, and others that we tell it of. */
+  static boolean isOf(StructType table, Predicate filter) {
+    List<String> names = List.of(table.fieldNames());
+    return Arrays.stream(filter.references()).allMatch(column -> names.contains(column.fieldNames()[0]));
+  }
 
   /** The text of a filter, or nothing where it cannot be said. Columns inside of structs are not. */
   static Optional<String> text(Predicate filter) {

@@ -146,10 +146,21 @@ class LakeMergeTable implements SupportsRead, SupportsWrite, SupportsRowLevelOpe
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
     ReadVersions.note(this);
+    return scan(options);
+  }
+
+  /** A scan of the version. */
+  ScanBuilder scan(CaseInsensitiveStringMap options) {
     if (NativeReads.refusal(SQLConf.get(), schema).isPresent()) {
       return new PythonScanBuilder(this, options);
     }
     return new NativeScanBuilder(new Source(options), SparkSession$.MODULE$.active());
+  }
+
+  /** The table's column that a query names. */
+  String stored(String column) {
+    String name = column.startsWith(MetadataColumns.PREFIX) ? column.substring(MetadataColumns.PREFIX.length()) : column;
+    return remembered.contains(name) ? name : column;
   }
 
   /** The version for a native scan, which Python plans. */
@@ -171,21 +182,25 @@ class LakeMergeTable implements SupportsRead, SupportsWrite, SupportsRowLevelOpe
     }
 
     @Override
-    public ReadPlan plan(List<String> columns, List<String> conditions) {
+    public String stored(String column) {
+      return LakeMergeTable.this.stored(column);
+    }
+
+    @Override
+    public ReadPlan plan(List<String> conditions) {
       options(given, Map.of());  // says which are wrong
       ObjectNode request = about("plan").put("version", version);
       request.put("tasks", SparkSession$.MODULE$.active().sparkContext().defaultParallelism());
-      columns.forEach(request.putArray("columns")::add);
       conditions.forEach(request.putArray("conditions")::add);
       given.asCaseSensitiveMap().forEach(request.putObject("options")::put);
       return new ReadPlan(channel.ask(request, null));
     }
 
     @Override
-    public PythonSource kernel(ReadPlan plan, List<String> columns, List<String> conditions) {
+    public PythonSource kernel(ReadPlan plan, String columns, List<String> conditions) {
       Map<String, String> own = new HashMap<>(pins());
       own.putAll(plan.kernel);
-      own.put("lakemerge.columns", NativeReads.names(columns));
+      own.put("lakemerge.columns", columns);
       if (!conditions.isEmpty()) {
         own.put("lakemerge.filter", String.join(" AND ", conditions));
       }

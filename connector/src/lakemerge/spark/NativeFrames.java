@@ -83,14 +83,14 @@ public final class NativeFrames {
     }
 
     @Override
-    public ReadPlan plan(List<String> columns, List<String> conditions) {
+    public ReadPlan plan(List<String> conditions) {
       return plan;
     }
 
     @Override
-    public PythonSource kernel(ReadPlan plan, List<String> columns, List<String> conditions) {
+    public PythonSource kernel(ReadPlan plan, String columns, List<String> conditions) {
       Map<String, String> options = new HashMap<>(plan.kernel);
-      options.put("lakemerge.columns", NativeReads.names(columns));
+      options.put("lakemerge.columns", columns);
       if (!conditions.isEmpty()) {
         options.put("lakemerge.filter", String.join(" AND ", conditions));
       }

@@ -6,6 +6,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.Iterator;
 import java.util.List;
+import java.util.function.UnaryOperator;
 import org.apache.spark.broadcast.Broadcast;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
@@ -25,7 +26,7 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
  * @param columns those that are read
  */
 record NativeReaders(
-    SparkReader spark, PartitionReaderFactory python, StructType asked, StructType columns, boolean inBatches)
+    SparkReader spark, PartitionReaderFactory python, StructType asked, NamedColumns columns, boolean inBatches)
     implements PartitionReaderFactory {
 
   /** A task that reads files, or parts of them. */
@@ -71,10 +72,10 @@ record NativeReaders(
   @Override
   public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
     if (partition instanceof Merged merged) {
-      return KernelBatches.of(python.createReader(merged.task), asked, columns);
+      return KernelBatches.of(python.createReader(merged.task), asked, columns.columns());
     }
     if (partition instanceof Premerged merged) {
-      MergedRows rows = merged.rows(columns);
+      MergedRows rows = merged.rows(columns.stored());
       return new PartitionReader<>() {
         @Override
         public boolean next() throws IOException {
@@ -83,7 +84,7 @@ record NativeReaders(
 
         @Override
         public ColumnarBatch get() {
-          return rows.get();
+          return columns.of(rows.get());
         }
 
         @Override
@@ -94,8 +95,9 @@ record NativeReaders(
     }
     Iterator<StoredFile> files = ((Files) partition).files();
     List<Integer> required = new ArrayList<>();
-    for (int column = 0; column < columns.size(); column++) {
-      if (!columns.fields()[column].nullable()) {
+    StructType stored = columns.stored();
+    for (int column = 0; column < stored.size(); column++) {
+      if (!stored.fields()[column].nullable()) {
         required.add(column);
       }
     }
@@ -120,14 +122,14 @@ record NativeReaders(
         ColumnVector vector = batch.column(column);
         for (int row = 0; vector.hasNull() && row < batch.numRows(); row++) {
           if (vector.isNullAt(row)) {
-            throw lacks(columns.fields()[column]);
+            throw lacks(stored.fields()[column]);
           }
         }
       }
 
       @Override
       public ColumnarBatch get() {
-        return open.get();
+        return columns.of(open.get());
       }
 
       @Override
@@ -146,8 +148,9 @@ record NativeReaders(
       return python.createReader(merged.task);
     }
     if (partition instanceof Premerged merged) {
-      MergedRows batches = merged.rows(columns);
-      UnsafeProjection projection = UnsafeProjection.create(columns);
+      MergedRows batches = merged.rows(columns.stored());
+      UnsafeProjection projection = UnsafeProjection.create(columns.stored());
+      UnaryOperator<InternalRow> named = columns.ofRows();
       return new PartitionReader<>() {
         private Iterator<InternalRow> rows = Collections.emptyIterator();
 
@@ -164,7 +167,7 @@ record NativeReaders(
 
         @Override
         public InternalRow get() {
-          return projection.apply(rows.next());
+          return named.apply(projection.apply(rows.next()));
         }
 
         @Override
@@ -174,6 +177,8 @@ record NativeReaders(
       };
     }
     Iterator<StoredFile> files = ((Files) partition).files();
+    StructType stored = columns.stored();
+    UnaryOperator<InternalRow> named = columns.ofRows();
     return new PartitionReader<>() {
       private SparkReader.Rows open;
 
@@ -192,12 +197,12 @@ record NativeReaders(
       @Override
       public InternalRow get() {
         InternalRow row = open.get();
-        for (int column = 0; column < columns.size(); column++) {
-          if (!columns.fields()[column].nullable() && row.isNullAt(column)) {
-            throw lacks(columns.fields()[column]);
+        for (int column = 0; column < stored.size(); column++) {
+          if (!stored.fields()[column].nullable() && row.isNullAt(column)) {
+            throw lacks(stored.fields()[column]);
           }
         }
-        return row;
+        return named.apply(row);
       }
 
       @Override

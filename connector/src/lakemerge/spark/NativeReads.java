@@ -2,10 +2,10 @@ package lakemerge.spark;
 
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import java.io.IOException;
-import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.UnaryOperator;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.internal.SQLConf;
@@ -73,10 +73,12 @@ final class NativeReads {
     });
   }
 
-  /** Columns of a table as the Python data source is told of them: each as the query names it, and as the table does. */
-  static String names(List<String> columns) {
+  /** Columns as the Python data source is told of them: each as the query names it, and as the table does. */
+  static String names(StructType columns, UnaryOperator<String> stored) {
     ArrayNode names = Channel.JSON.createArrayNode();
-    columns.forEach(name -> names.addArray().add(name).add(name));
+    for (String name : columns.fieldNames()) {
+      names.addArray().add(name).add(stored.apply(name));
+    }
     return names.toString();
   }
 }

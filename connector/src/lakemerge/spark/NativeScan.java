@@ -39,11 +39,12 @@ final class NativeScan implements Scan, Batch, SupportsReportStatistics {
   private final Object identity;
   private final SparkSession session;
   private final StructType table;
-  private final StructType columns;
+  private final NamedColumns columns;
   private final Filter[] filters;
   private final List<String> conditions;
   private final ReadPlan plan;
   private final PythonSource kernel;
+  private final StructType asked;
   private final Supplier<Scan> otherwise;
   private final boolean inBatches;
   private InputPartition[] partitions;
@@ -57,6 +58,7 @@ final class NativeScan implements Scan, Batch, SupportsReportStatistics {
    * @param filters what Spark judges rows by
    * @param conditions those that Python knows, too
    * @param kernel the Python data source of the plan's kernel; {@code null} where it has none
+   * @param asked the columns that the kernel gives
    * @param otherwise gives a scan that is a stream, too
    */
   NativeScan(
@@ -64,11 +66,12 @@ final class NativeScan implements Scan, Batch, SupportsReportStatistics {
       Object identity,
       SparkSession session,
       StructType table,
-      StructType columns,
+      NamedColumns columns,
       Filter[] filters,
       List<String> conditions,
       ReadPlan plan,
       PythonSource kernel,
+      StructType asked,
       Supplier<Scan> otherwise) {
     this.name = name;
     this.identity = identity;
@@ -79,13 +82,14 @@ final class NativeScan implements Scan, Batch, SupportsReportStatistics {
     this.conditions = conditions;
     this.plan = plan;
     this.kernel = kernel;
+    this.asked = asked;
     this.otherwise = otherwise;
-    inBatches = SparkReader.readsBatches(session, columns);
+    inBatches = SparkReader.readsBatches(session, columns.stored());
   }
 
   @Override
   public StructType readSchema() {
-    return columns;
+    return columns.columns();
   }
 
   @Override
@@ -121,7 +125,7 @@ final class NativeScan implements Scan, Batch, SupportsReportStatistics {
     long rows = plan.rows() + plan.kernelRows;
     long bytes = plan.bytes();
     // Spark estimates the part of a file's bytes that some columns have in the same way.
-    double part = (columns.defaultSize() + 8.0) / (table.defaultSize() + 8.0);
+    double part = (columns.columns().defaultSize() + 8.0) / (table.defaultSize() + 8.0);
     return new Statistics() {
       @Override
       public OptionalLong sizeInBytes() {
@@ -140,17 +144,12 @@ final class NativeScan implements Scan, Batch, SupportsReportStatistics {
     if (streamed != null) {
       return streamed.supportedCustomMetrics();
     }
-    return kernel == null ? new CustomMetric[0] : kernel.scan(asked()).supportedCustomMetrics();
-  }
-
-  /** The columns that the kernel gives. Rows without columns still have to be counted, by one column. */
-  private StructType asked() {
-    return columns.isEmpty() ? new StructType().add(table.apply(0)) : columns;
+    return kernel == null ? new CustomMetric[0] : kernel.scan(asked).supportedCustomMetrics();
   }
 
   private synchronized Batch python() {
     if (python == null) {
-      python = kernel.scan(asked()).toBatch();
+      python = kernel.scan(asked).toBatch();
     }
     return python;
   }
@@ -220,9 +219,9 @@ final class NativeScan implements Scan, Batch, SupportsReportStatistics {
   @Override
   public PartitionReaderFactory createReaderFactory() {
     return new NativeReaders(
-        SparkReader.of(session, table, columns, filters, plan.hadoop, inBatches),
+        SparkReader.of(session, table, columns.stored(), filters, plan.hadoop, inBatches),
         kernel == null ? null : Errors.unwrapped(() -> python().createReaderFactory()),
-        asked(),
+        asked,
         columns,
         inBatches);
   }
@@ -231,13 +230,13 @@ final class NativeScan implements Scan, Batch, SupportsReportStatistics {
   public boolean equals(Object other) {
     return other instanceof NativeScan scan
         && scan.identity.equals(identity)
-        && scan.columns.equals(columns)
+        && scan.readSchema().equals(readSchema())
         && Arrays.equals(scan.filters, filters)
         && scan.plan.files.size() == plan.files.size();
   }
 
   @Override
   public int hashCode() {
-    return Objects.hash(identity, columns);
+    return Objects.hash(identity, readSchema());
   }
 }

@@ -8,6 +8,7 @@ import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
 import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.LocalScan;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
@@ -45,11 +46,20 @@ final class NativeScanBuilder
 
     StructType schema();
 
-    /** @param conditions what all rows that are needed meet */
-    ReadPlan plan(List<String> columns, List<String> conditions);
+    /** The table's column that a query names. */
+    default String stored(String column) {
+      return column;
+    }
 
-    /** The Python data source of the plan's kernel. */
-    PythonSource kernel(ReadPlan plan, List<String> columns, List<String> conditions);
+    /** @param conditions what all rows that are needed meet */
+    ReadPlan plan(List<String> conditions);
+
+    /**
+     * The Python data source of the plan's kernel.
+     *
+     * @param columns as {@link NativeReads#names} gives them
+     */
+    PythonSource kernel(ReadPlan plan, String columns, List<String> conditions);
 
     /** Equal for the same version of the same table. */
     Object identity();
@@ -84,7 +94,10 @@ final class NativeScanBuilder
   public Filter[] pushFilters(Filter[] given) {
     filters = given;
     for (Filter filter : given) {
-      Filters.text(filter.toV2()).ifPresent(conditions::add);
+      Predicate predicate = filter.toV2();
+      if (Filters.isOf(source.schema(), predicate)) {
+        Filters.text(predicate).ifPresent(conditions::add);
+      }
     }
     return given;
   }
@@ -123,7 +136,7 @@ final class NativeScanBuilder
 
   private ReadPlan planned() {
     if (plan == null) {
-      plan = source.plan(List.of(columns.fieldNames()), conditions);
+      plan = source.plan(conditions);
       isUsable = plan.refusal == null && NativeReads.unreachable(session, plan).isEmpty();
     }
     return plan;
@@ -131,28 +144,30 @@ final class NativeScanBuilder
 
   @Override
   public Scan build() {
-    boolean hasOthers = !List.of(source.schema().fieldNames()).containsAll(List.of(columns.fieldNames()));
-    if (hasOthers || planned().refusal != null || !isUsable) {
+    NamedColumns named = NamedColumns.of(columns, source);
+    if (named == null || planned().refusal != null || !isUsable) {
       return source.otherwise(columns, filters);
     }
     if (counts > 0) {
       return new Count(source.name(), counts, planned().rows());
     }
     ReadPlan some = limit < 0 ? planned() : planned().limited(limit);
-    List<String> names =
-        columns.isEmpty() ? List.of(source.schema().fieldNames()[0]) : List.of(columns.fieldNames());
-    PythonSource kernel = some.kernel == null ? null : source.kernel(some, names, conditions);
-    Object identity = List.of(source.identity(), limit);
+    // Rows without columns still have to be counted, by one column.
+    StructType asked = columns.isEmpty() ? new StructType().add(source.schema().apply(0)) : columns;
+    PythonSource kernel = some.kernel == null
+        ? null
+        : source.kernel(some, NativeReads.names(asked, source::stored), conditions);
     return new NativeScan(
         source.name(),
-        identity,
+        List.of(source.identity(), limit),
         session,
         source.schema(),
-        columns,
+        named,
         filters,
         conditions,
         some,
         kernel,
+        asked,
         () -> source.otherwise(columns, filters));
   }
 

@@ -1,6 +1,5 @@
 package lakemerge.spark;
 
-import com.fasterxml.jackson.databind.node.ArrayNode;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
@@ -39,6 +38,9 @@ final class PythonScanBuilder implements ScanBuilder, SupportsPushDownRequiredCo
   @Override
   public Predicate[] pushPredicates(Predicate[] predicates) {
     for (Predicate predicate : predicates) {
+      if (!Filters.isOf(table.schema(), predicate)) {
+        continue;
+      }
       Filters.text(predicate).ifPresent(text -> {
         pushed.add(predicate);
         conditions.add(text);
@@ -52,16 +54,6 @@ final class PythonScanBuilder implements ScanBuilder, SupportsPushDownRequiredCo
     return pushed.toArray(new Predicate[0]);
   }
 
-  /** Each column as the query names it, and as the table does. */
-  private ArrayNode names() {
-    ArrayNode names = Channel.JSON.createArrayNode();
-    for (String name : columns.fieldNames()) {
-      boolean isOwn = table.remembered().stream().anyMatch(column -> name.equals(MetadataColumns.PREFIX + column));
-      names.addArray().add(name).add(isOwn ? name.substring(MetadataColumns.PREFIX.length()) : name);
-    }
-    return names;
-  }
-
   @Override
   public Scan build() {
     return new PythonScan(table, columns, conditions, this::ofVersion, this::stream);
@@ -69,7 +61,7 @@ final class PythonScanBuilder implements ScanBuilder, SupportsPushDownRequiredCo
 
   private Scan ofVersion() {
     Map<String, String> own = new HashMap<>(table.pins());
-    own.put("lakemerge.columns", names().toString());
+    own.put("lakemerge.columns", NativeReads.names(columns, table::stored));
     if (!conditions.isEmpty()) {
       own.put("lakemerge.filter", String.join(" AND ", conditions));
     }

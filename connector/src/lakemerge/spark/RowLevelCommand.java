@@ -34,7 +34,7 @@ final class RowLevelCommand implements SupportsDelta {
 
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-    return new PythonScanBuilder(table, options);
+    return table.scan(options);
   }
 
   @Override
