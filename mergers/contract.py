@@ -198,6 +198,18 @@ class Merger(ABC):
         """The options as people gave them, for messages."""
         return self.options()
 
+    @classmethod
+    def renamed_options(cls, options: Mapping[str, object], names: Mapping[str, str]) -> Mapping[str, object]:
+        """The options of the same merger, after columns got other names.
+
+        A table whose merger is of a class without this method keeps the names of its columns, because the code of the
+        class may know these, too.
+
+        :param options: as :meth:`options` gives them.
+        :param names: former name -> new name. A class changes these names wherever an option names a column.
+        """
+        raise NotImplementedError(f"{cls.__name__} does not say what other names of columns mean for its options")
+
     def problems(self, shape: TableShape) -> Iterable[str]:
         """What is wrong with the options for such a table, a sentence for each problem. It is called after the types of
         the options are checked."""

@@ -211,7 +211,7 @@ def _log_commit(
     if not blocks:
         return None  # a merger that ignores deletes keeps none of them
     carried = frozenset[str]().union(*(block.file.columns for block in blocks))
-    columns = tuple(column for column in read.config.schema.names if column in carried)
+    columns = tuple(name for name in read.config.names.all_of(read.config.schema.names) if name in carried)
     index = None
     if len(blocks) > handle.settings.inline_blocks:
         index = f"{LOG_FOLDER}/{name}-index.parquet"

@@ -24,6 +24,7 @@ from lakemerge.read.merge import MergeSpec
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.runs import block_run, key_ranges
 from lakemerge.read.sources import block_schema, block_stream, check_keys
+from lakemerge.schema.names import ColumnNames
 from lakemerge.write.carried import turns_of
 from lakemerge.write.pack import stored_bound
 from lakemerge.write.parquet.output import ParquetOutput
@@ -87,7 +88,8 @@ def pack_logs(item: tuple[int, PackJob], spec: PackLogsSpec) -> PackedLogs:
     """
     number, job = item
     attempt = uuid.uuid4().hex[:8]
-    sets = list(dict.fromkeys(frozenset(block.file.columns) for part in job.slices for block in part.blocks))
+    carried = spec.merge.config.names.carried
+    sets = list(dict.fromkeys(carried(block.file.columns) for part in job.slices for block in part.blocks))
     logs: dict[_Turn, _PackedFile] = {}
     with contextlib.ExitStack() as on_error:
         for portion in _portions(job.slices, spec.merge.settings.merge_budget_bytes // 2):
@@ -141,11 +143,12 @@ class _Loaded(ParquetFiles):
                 for block in ordered:
                     files.footer(stored, block.groups)  # raises if the file lacks some of them
                 groups = [group for block in ordered for group in block.groups]
+                names = merge.config.names
                 schema = _block_schema(merge, ordered[0])
                 budget = merge.settings.merge_budget_bytes
                 row_bytes = sum(block.data_bytes for block in ordered) / max(1, sum(block.rows for block in ordered))
                 streamed = files.stream(
-                    stored, schema=schema, budget_bytes=budget, row_groups=groups, row_bytes=row_bytes
+                    stored, schema=schema, names=names, budget_bytes=budget, row_groups=groups, row_bytes=row_bytes
                 )
                 table = together(pa.concat_tables([table for table, _, _ in streamed]))
                 check_keys(table, merge.config.key, file.path)
@@ -159,6 +162,7 @@ class _Loaded(ParquetFiles):
         stored: StoredFile,
         *,
         schema: pa.Schema,
+        names: ColumnNames,
         budget_bytes: int,
         row_groups: Sequence[int] | None = None,
         row_bytes: float = 0.0,
@@ -189,7 +193,7 @@ def _merged(
         )
         for block, schema in zip(part.blocks, schemas, strict=True)
     ]
-    numbers = [sets.index(frozenset(block.file.columns)) for block in part.blocks]
+    numbers = [sets.index(config.names.carried(block.file.columns)) for block in part.blocks]
     alone = len(set(numbers)) == 1
     step_bytes = merge.settings.merge_budget_bytes
     for tables in key_ranges(runs, at_once=merge.store.reads_at_once, budget_bytes=step_bytes):
@@ -259,8 +263,9 @@ def _deciding(rows: pa.Table, columns: Columns, merge: MergeSpec) -> pa.Table:
 
 def _block_schema(merge: MergeSpec, block: LogBlock) -> pa.Schema:
     """The columns of a block; also for how many records each stands, if the merger unites records."""
-    schema = block_schema(_nullable(merge.config.schema), block)
-    unites = merge.merger.unites(merge.config.shape, block.file.columns)
+    names = merge.config.names
+    schema = block_schema(_nullable(merge.config.schema), block, names)
+    unites = merge.merger.unites(merge.config.shape, names.carried(block.file.columns))
     return schema.append(pa.field(RECORDS_COLUMN, pa.int32())) if unites else schema
 
 
@@ -284,11 +289,13 @@ class _PackedFile:
     """A consolidated log file being written: blocks one after the other, in row groups of bounded size."""
 
     def __init__(self, path: str, columns: Columns, merge: MergeSpec) -> None:
-        self._columns = tuple(name for name in merge.config.schema.names if name in columns)
+        self._names = merge.config.names
+        self._carried = [name for name in merge.config.schema.names if name in columns]
         self._key = merge.config.key
         self._settings = merge.settings
         limit = merge.settings.row_group_rows
-        self._output = ParquetOutput(merge.store, path, group_rows=limit, bounded=(*self._key, KIND_COLUMN))
+        bounded = (*self._names.all_of(self._key), KIND_COLUMN)
+        self._output = ParquetOutput(merge.store, path, group_rows=limit, bounded=bounded)
         self._held: list[pa.Table] = []
         self._blocks: list[_OpenBlock] = []
 
@@ -313,7 +320,8 @@ class _PackedFile:
         """Finish the file. Returns its blocks; the commit sets their versions."""
         self._flush()
         self._output.close()
-        file = LogFile(self._output.path, self._output.size_bytes, self._columns)
+        columns = self._names.all_of(self._carried)
+        file = LogFile(self._output.path, self._output.size_bytes, columns)
         ends = [*(block.first_row_group for block in self._blocks[1:]), self._output.row_groups]
         return [
             LogBlock(
@@ -340,4 +348,5 @@ class _PackedFile:
         rows = pa.concat_tables(self._held)
         self._held = []
         own = [RECORDS_COLUMN] if RECORDS_COLUMN in rows.column_names else []
-        self._output.write(rows.select([*self._columns, KIND_COLUMN, VERSION_COLUMN, *own]))
+        written = rows.select([*self._carried, KIND_COLUMN, VERSION_COLUMN, *own])
+        self._output.write(written.rename_columns(self._names.all_of(written.column_names)))

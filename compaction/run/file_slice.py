@@ -253,7 +253,7 @@ def _merge_beside(
     gone = Superseded(write.store, file_slice, files)
     joining = joining_winners(file_slice, publish=job.publish)
     with contextlib.ExitStack() as on_error:
-        tombstones = TombstonesOutput(write.store, write.name, ordinal, write.settings)
+        tombstones = TombstonesOutput(write.store, write.name, ordinal, write.settings, config.names)
         on_error.callback(tombstones.abandon)
         winners = footer = None
         for part in changed_ranges(merge, file_slice, columns=config.schema.names, files=files, carried=joining):
@@ -261,7 +261,14 @@ def _merge_beside(
             tombstones.add(part.tombstones)
             if part.rows.num_rows and winners is None:
                 path = f"{prefix}.parquet"
-                winners = RowsFile(write.store, path, schema=config.schema, ordinal=ordinal, settings=write.settings)
+                winners = RowsFile(
+                    write.store,
+                    path,
+                    schema=config.schema,
+                    names=config.names,
+                    ordinal=ordinal,
+                    settings=write.settings,
+                )
                 on_error.callback(winners.abandon)
             if winners is not None:
                 winners.add(part.rows)
@@ -321,10 +328,15 @@ def _winner_add(
     config = write.config
     return AddFile(
         path=winner.path,
-        partition_values=dict(zip(config.partition_by, base.bucket_id.partition, strict=True)),
+        partition_values=dict(zip(config.stored_partition_by, base.bucket_id.partition, strict=True)),
         size_bytes=winner.size_bytes,
         modification_time_ms=Handle.now_ms(),
         data_change=True,
-        stats=file_statistics(footer, config.schema, partition_by=config.partition_by, texts=written.texts),
+        stats=file_statistics(
+            footer,
+            config.names.schema(config.schema),
+            partition_by=config.stored_partition_by,
+            texts=written.texts,
+        ),
         tags={WINNER_TAG: winner_tag(base.ordinal, winner)},
     )

@@ -110,8 +110,11 @@ def check_stored(spec: MergeSpec, file_slice: FileSlice, part: StoredPart, *, wi
             footer = files.column_footer(file)
             if footer.num_rows != part.rows:
                 findings.append(f"it has {footer.num_rows} rows; the log says {part.rows}")
-            findings += _statistics_problems(part, footer_statistics(footer, spec.config.schema)[0])
-            for table, first, _ in files.stream(file, schema=schema, budget_bytes=spec.settings.merge_budget_bytes):
+            findings += _statistics_problems(
+                part, footer_statistics(footer, spec.config.names.schema(spec.config.schema))[0]
+            )
+            budget, names = spec.settings.merge_budget_bytes, spec.config.names
+            for table, first, _ in files.stream(file, schema=schema, names=names, budget_bytes=budget):
                 ordinals = set(table.column(FILE_COLUMN).unique().to_pylist())
                 if ordinals - {part.ordinal}:
                     findings.append(f"column {FILE_COLUMN} holds {sorted(ordinals, key=str)}, not {part.ordinal}")
@@ -136,7 +139,8 @@ def check_block(spec: MergeSpec, block: LogBlock, *, without: Collection[str]) -
             file = StoredFile(path, block.file.size_bytes)
             budget, groups = spec.settings.merge_budget_bytes, block.groups
             schema = pa.schema([*_schema(spec), pa.field(KIND_COLUMN, pa.int8())])
-            for table, first, _ in files.stream(file, schema=schema, budget_bytes=budget, row_groups=groups):
+            stream = files.stream(file, schema=schema, names=spec.config.names, budget_bytes=budget, row_groups=groups)
+            for table, first, _ in stream:
                 check_kinds(table, path)
                 findings += keys.problems(table, first)
         if keys.rows != block.rows:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import pyarrow as pa
+
 from lakemerge.commits.base import (
     check_same_meaning,
     commit_records,
@@ -23,14 +25,13 @@ from lakemerge.delta import (
     Committed,
     Txn,
 )
-from lakemerge.errors import CommitConflictError
+from lakemerge.errors import CommitConflictError, SchemaError
 from lakemerge.format.block_index import LogCommit
 from lakemerge.format.bounds import skipping_property
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
 from lakemerge.schema.evolution import check_columns, with_schema
-from lakemerge.schema.schema import to_delta_json
 
 __all__ = [
     "NotEmptyError",
@@ -147,13 +148,41 @@ def also(provenance: Provenance, tip: TableView) -> list[Action]:
 def grown(handle: Handle, tip: TableView, begin: TableView) -> TableView:
     """The tip with the columns that a write brings. Raises an error if its merger cannot take them, or if these and
     the columns that others added meanwhile are too many."""
-    schema = with_schema(tip.config.schema, begin.config.schema)
+    brought = _brought(handle, tip, begin)
+    schema = with_schema(tip.config.schema, brought)
     if schema == tip.config.schema:
         return tip
     check_columns(tip.config.schema, schema, handle.settings.max_columns)
-    grown = TableView(tip.snapshot, replace(tip.config, schema=schema), handle.store, handle.decoded)
+    try:
+        names = tip.config.names.extended(schema, begin.config.names)
+    except SchemaError as error:
+        raise CommitConflictError(error.message) from error
+    config = replace(tip.config, schema=schema, names=names)
+    grown = TableView(tip.snapshot, config, handle.store, handle.decoded)
     handle.merger(grown)
     return grown
+
+
+def _brought(handle: Handle, tip: TableView, begin: TableView) -> pa.Schema:
+    """The columns of a write, by the names that they have at the tip.
+
+    Columns that the table had are known by their stored names, and are left out if they were dropped since. Raises
+    :class:`CommitConflictError` if somebody else added one of the new columns under another stored name.
+    """
+    known = handle.view(begin.snapshot).config
+    now = {stored: name for name, stored in tip.config.names.stored.items()}
+    fields: list[pa.Field] = []
+    for field in begin.config.schema:
+        stored = begin.config.names.of(field.name)
+        if known.schema.get_field_index(field.name) >= 0:
+            name = now.get(stored) if tip.config.names.is_on else field.name
+            fields += [] if name is None else [field.with_name(name)]
+            continue
+        at_tip = tip.config.schema.get_field_index(field.name) >= 0
+        if at_tip and tip.config.names.of(field.name) != stored:
+            raise CommitConflictError(f"column {field.name!r} was added meanwhile; open the table again and retry")
+        fields.append(field)
+    return pa.schema(fields)
 
 
 def state_after(before: TableView, after: TableView) -> State:
@@ -170,7 +199,7 @@ def defining(before: TableView, after: TableView, buckets: int | None) -> list[A
         skipping = skipping_property(after.config.schema, after.config.partition_by)
         metadata = replace(
             metadata,
-            schema_string=to_delta_json(after.config.schema),
-            configuration={**metadata.configuration, **skipping},
+            schema_string=after.config.schema_string,
+            configuration={**metadata.configuration, **skipping, **after.config.names.properties()},
         )
     return [] if metadata is before.snapshot.metadata else [metadata]

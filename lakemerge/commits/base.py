@@ -114,9 +114,13 @@ def check_same_meaning(begin: TableView, tip: TableView) -> None:
             f"this write began at version {begin.version}, before the vacuum fence {tip.state.fence_begin_version}; "
             "its files may be gone. Open the table again and retry."
         )
+    stored = tip.config.names
+    now = {stored.of(field.name): field for field in tip.config.schema}
     for before in begin.config.schema:
-        index = tip.config.schema.get_field_index(before.name)
-        if index < 0 or not carries(tip.config.schema.field(index).type, before.type):
+        after = now.get(begin.config.names.of(before.name))
+        # What is written of a column that was dropped is left out by readers.
+        gone = after is None and stored.is_on
+        if not gone and (after is None or not carries(after.type, before.type)):
             raise CommitConflictError(f"column {before.name!r} changed meanwhile; open the table again and retry")
 
 

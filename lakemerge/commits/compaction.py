@@ -71,7 +71,7 @@ def commit_compaction(
         removes = removals(view, {file_slice.base.add.path for file_slice in replaced if file_slice.base}, now)
         ended = [file_slice.minor.removal() for file_slice in replaced if file_slice.minor is not None]
         gone = {remove.path for remove in removes}
-        fresh = [BaseFile.of(add, view.config.partition_by) for add in adds]
+        fresh = [BaseFile.of(add, view.config.stored_partition_by) for add in adds]
         files = [base for base in view.base_files if base.add.path not in gone] + fresh
         kept = {path: minor for path, minor in view.minors.items() if path not in gone}
         shown = [action for minor in minors for action in _shown(view, minor, winners.get(minor.base), now)]

@@ -126,7 +126,9 @@ class Footprint:
         schema = pa.schema([config.schema.field(name).with_nullable(True) for name in config.key])
         stored = StoredFile(block.file.path, block.file.size_bytes)
         with ParquetFiles(self._handle.store) as files:
-            stream = files.stream(stored, schema=schema, budget_bytes=_BUDGET_BYTES, row_groups=list(block.groups))
+            stream = files.stream(
+                stored, schema=schema, names=config.names, budget_bytes=_BUDGET_BYTES, row_groups=list(block.groups)
+            )
             rows = pa.concat_tables([schema.empty_table(), *(table for table, _, _ in stream)])
         columns = key_columns(rows, config.key)
         order = sort_order(columns)

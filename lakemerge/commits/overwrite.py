@@ -59,7 +59,7 @@ def commit_overwrite(
     :param adds: the base files, whose ordinals are reserved. Each is in the scope.
     :param buckets: their bucket count.
     """
-    written = [BaseFile.of(add, begin.config.partition_by) for add in adds]
+    written = [BaseFile.of(add, begin.config.stored_partition_by) for add in adds]
 
     def build(before: TableView) -> Attempt | AlreadyDone:
         if done := already_done(before, provenance):

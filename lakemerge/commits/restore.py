@@ -144,13 +144,16 @@ def _is_of_rows(domain: str) -> bool:
 def _metadata(present: TableView, earlier: TableView) -> Metadata:
     now, then = present.snapshot.metadata, earlier.snapshot.metadata
     defined = present.config.configuration()
+    # A mapping of names stays, and files keep the names that they have: the table may have other columns again.
+    names = present.config.names.restored(earlier.config.names, earlier.config.schema, then.id)
+    config = replace(earlier.config, names=names)
     kept = {name: value for name, value in now.configuration.items() if name not in defined}
     return replace(
         now,
         id=then.id,
-        schema_string=then.schema_string,
+        schema_string=config.schema_string,
         partition_columns=then.partition_columns,
-        configuration=kept | earlier.config.configuration(),
+        configuration=kept | config.configuration(),
     )
 
 

@@ -123,8 +123,14 @@ def _change_column(change: Mapping[str, Any], arguments: dict[str, Any], order: 
         arguments.setdefault("comments", {})[name] = change["comment"]
     elif kind == "position":
         _place(order, column, change)
+    elif kind == "rename column":
+        if len(column) > 1:
+            raise SchemaError(f"RENAME COLUMN {name}: only columns can be renamed, not fields within them")
+        arguments.setdefault("rename_columns", {})[name] = change["to"]
     else:
-        raise SchemaError(f"{kind.upper()} {name}: columns cannot be renamed or dropped")
+        if len(column) > 1:
+            raise SchemaError(f"DROP COLUMN {name}: only columns can be dropped, not fields within them")
+        arguments.setdefault("drop_columns", []).append(name)
 
 
 def _merger(properties: dict[str, Any]) -> dict[str, Any]:

@@ -26,9 +26,17 @@ __all__ = [
     "writer_features",
 ]
 
-READER_FEATURES: Final = frozenset({"deletionVectors", "timestampNtz", "typeWidening"})
+READER_FEATURES: Final = frozenset({"columnMapping", "deletionVectors", "timestampNtz", "typeWidening"})
 WRITER_FEATURES: Final = frozenset(
-    {"deletionVectors", "domainMetadata", "inCommitTimestamp", "lakemerge", "timestampNtz", "typeWidening"}
+    {
+        "columnMapping",
+        "deletionVectors",
+        "domainMetadata",
+        "inCommitTimestamp",
+        "lakemerge",
+        "timestampNtz",
+        "typeWidening",
+    }
 )
 
 _IMPLIED: Final[Mapping[int, tuple[str, ...]]] = {
@@ -48,6 +56,7 @@ _UNIT_MS: Final = {
     "day": 86_400_000,
     "week": 604_800_000,
 }
+_MAPPING_MODE: Final = "delta.columnMapping.mode"
 _NUMBER: Final = re.compile("[0-9]{1,18}")
 _POSITIVE: Final = re.compile("[1-9][0-9]{0,8}")
 
@@ -55,7 +64,7 @@ _POSITIVE: Final = re.compile("[1-9][0-9]{0,8}")
 def check_readable(protocol: Protocol, metadata: Metadata | None = None) -> None:
     """Raise :class:`UnsupportedFeatureError` unless a table of this protocol can be read.
 
-    With ``metadata``, its column mapping is checked too: reader version 2 does not list it.
+    With ``metadata``, the mode of its column mapping is checked, too.
     """
     if protocol.min_reader > 3:
         raise UnsupportedFeatureError(
@@ -63,8 +72,8 @@ def check_readable(protocol: Protocol, metadata: Metadata | None = None) -> None
             min_reader=protocol.min_reader,
         )
     _refuse(protocol.reader_features - READER_FEATURES, "read")
-    if metadata is not None and not _dormant("columnMapping", metadata):
-        _refuse(frozenset({"columnMapping"}), "read")
+    if metadata is not None and (mode := metadata.configuration.get(_MAPPING_MODE, "none")) not in ("none", "name"):
+        _refuse(frozenset({f"columnMapping of mode {mode!r}"}), "read")
 
 
 def check_writable(protocol: Protocol, understood_writer: frozenset[str], *, metadata: Metadata | None = None) -> None:
@@ -139,7 +148,7 @@ def _dormant(feature: str, metadata: Metadata) -> bool:
         case "checkConstraints":
             return not any(key.startswith("delta.constraints.") for key in metadata.configuration)
         case "columnMapping":
-            return metadata.configuration.get("delta.columnMapping.mode", "none") == "none"
+            return metadata.configuration.get(_MAPPING_MODE, "none") == "none"
         case "invariants":
             return '"delta.invariants"' not in metadata.schema_string
         case "generatedColumns":

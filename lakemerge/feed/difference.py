@@ -221,12 +221,13 @@ class _Looked:
 
     def _frame(self, numbered: tuple[int, LogBlock]) -> tuple[int, Frame | None]:
         number, block = numbered
-        schema = block_schema(self.schema, block)
+        names = self.spec.config.names
+        schema = block_schema(self.schema, block, names)
         budget = self.spec.settings.merge_budget_bytes
         stream = block_stream(block, schema, self.file_slice, self.spec.config, self.files, budget)
         # Within a block equal keys are in commit order, and a sort by key keeps that order.
         records = self._among((table for table, _ in stream), schema)
-        return number, frame_of(records, block) if records.num_rows else None
+        return number, frame_of(records, block, names) if records.num_rows else None
 
     def _among(self, tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
         """The rows of the tables with these keys, sorted by key."""

@@ -7,13 +7,15 @@ from dataclasses import replace
 
 from lakemerge.delta import Action, AddFile, CommitInfo, DomainMetadata, Metadata, Snapshot
 from lakemerge.delta.snapshot import SnapshotBuilder
-from lakemerge.errors import TableReplacedError
+from lakemerge.errors import SchemaError, TableReplacedError
 from lakemerge.format.block_index import log_version
+from lakemerge.format.config import TableConfig
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.names import LOG_DOMAIN_PREFIX, STATE_DOMAIN
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
+from lakemerge.schema.names import NAMES
 from mergers.wording import argument
 
 __all__ = ["blocks_of", "changing_commits", "check_not_replaced"]
@@ -45,8 +47,10 @@ def changing_commits(handle: Handle, begin: Snapshot, until: int) -> Iterator[tu
 
 
 def check_not_replaced(handle: Handle, begin: Snapshot, until: Snapshot) -> None:
-    """Raise :class:`TableReplacedError` if the table was replaced between two versions."""
-    if State.of(begin).restore_epoch == State.of(until).restore_epoch:
+    """Raise :class:`TableReplacedError` if the table was replaced between two versions, and :class:`SchemaError` if
+    columns were renamed or dropped."""
+    same = _epoch(handle, begin.metadata) == _epoch(handle, until.metadata)
+    if State.of(begin).restore_epoch == State.of(until).restore_epoch and same:
         return
     for version, actions in handle.log.commits(since=begin.version, until=until.version):
         _check_same(handle, begin, version, actions)
@@ -61,6 +65,22 @@ def _check_same(handle: Handle, begin: Snapshot, version: int, actions: Iterable
             f"empty copy, after version {version}",
             version=version,
         )
+    for action in actions:
+        if isinstance(action, Metadata) and _epoch(handle, action) != _epoch(handle, begin.metadata):
+            raise SchemaError(
+                f"columns of the table were renamed or dropped in version {version}: changes up to version "
+                f"{version - 1} can be read ({argument('until', version - 1)}), with the names before, and changes "
+                f"from version {version} on, with the names since. Nothing is lost: start again after version "
+                f"{version}",
+                version=version,
+            )
+
+
+def _epoch(handle: Handle, metadata: Metadata) -> int:
+    """How often columns were renamed or dropped."""
+    if NAMES not in metadata.configuration:
+        return 0
+    return TableConfig.of(metadata, url=handle.store.url).names.epoch
 
 
 def blocks_of(view: TableView) -> list[LogBlock]:

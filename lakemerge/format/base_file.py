@@ -79,11 +79,14 @@ class BaseFile:
         return replace(self.add, tags={**self.add.tags, SLICE_TAG: tag})
 
     @staticmethod
-    def of(add: AddFile, partition_by: Sequence[str]) -> BaseFile:
-        """Read an ``add`` and its tag."""
+    def of(add: AddFile, stored_partition_by: Sequence[str]) -> BaseFile:
+        """Read an ``add`` and its tag.
+
+        :param stored_partition_by: the partition columns, as ``partitionValues`` names them.
+        """
         with _naming(add):
             body = _body(add)
-            partition = tuple(add.partition_values[name] for name in partition_by)
+            partition = tuple(add.partition_values[name] for name in stored_partition_by)
             buckets = bucket_count(body["buckets"])
             return BaseFile(
                 add=add,

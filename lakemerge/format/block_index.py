@@ -102,7 +102,8 @@ class LogCommit:
     version: int
     merger_epoch: int
     columns: tuple[str, ...]
-    """The columns that records of the commit carry. A file may have fewer, see :attr:`LogFile.columns`."""
+    """The columns that records of the commit carry, by their names in files. A file may have fewer, see
+    :attr:`LogFile.columns`."""
     blocks: tuple[LogBlock, ...]
     index: str | None
     """The path of the block index file; ``None`` if there is none."""

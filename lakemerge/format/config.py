@@ -6,7 +6,7 @@ Source: docs/table-format.md, sections 1 and 5.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import orjson
@@ -17,7 +17,8 @@ from lakemerge.errors import NotATableError, SchemaError, TableDamagedError, Uns
 from lakemerge.format.bounds import skipping_property
 from lakemerge.format.names import DROPPED, FORMAT_VERSION, MAX_BUCKETS
 from lakemerge.format.values import bucket_count
-from lakemerge.schema.schema import UnknownTypeError, from_delta_json
+from lakemerge.schema.names import ColumnNames
+from lakemerge.schema.schema import UnknownTypeError, from_delta_json, to_delta_json
 from lakemerge.schema.widening import check_type_changes
 from mergers import Merger, MergerRegistry, TableShape
 from mergers.wording import argument
@@ -45,10 +46,31 @@ class TableConfig:
     merger_options: Mapping[str, object]
     remembers: tuple[str, ...] = ()
     """The columns that tombstones have beside key and ordering. The merger chose them."""
+    names: ColumnNames = field(default_factory=ColumnNames)
+    """The names that the columns have in files. All other members have the names that people use."""
 
     @property
     def shape(self) -> TableShape:
         return TableShape(self.schema, self.key, self.ordering, self.remembers)
+
+    @property
+    def stored_partition_by(self) -> tuple[str, ...]:
+        """The partition columns as ``partitionValues`` names them."""
+        return self.names.all_of(self.partition_by)
+
+    @property
+    def key_fields(self) -> list[pa.Field]:
+        """The key columns as files have them."""
+        return [self.names.field(self.schema.field(name)) for name in self.key]
+
+    @property
+    def schema_string(self) -> str:
+        """The schema as Delta's JSON."""
+        return to_delta_json(self.names.noted(self.schema))
+
+    def with_schema(self, schema: pa.Schema) -> TableConfig:
+        """The same table with more columns, or changed ones."""
+        return replace(self, schema=schema, names=self.names.extended(schema))
 
     def merged_by(self, merger: Merger) -> TableConfig:
         """The same table with another merger, or with other options."""
@@ -80,7 +102,7 @@ class TableConfig:
         if self.buckets is not None:
             entries["buckets"] = str(self.buckets)
         own = {_PREFIX + name: value for name, value in entries.items()}
-        return own | skipping_property(self.schema, self.partition_by)
+        return own | skipping_property(self.schema, self.partition_by) | self.names.properties()
 
     @staticmethod
     def of(metadata: Metadata, *, url: str) -> TableConfig:
@@ -105,7 +127,9 @@ class TableConfig:
                 format_version=entries["formatVersion"],
             )
         try:
-            schema = from_delta_json(metadata.schema_string)
+            schema, names = ColumnNames.read(
+                from_delta_json(metadata.schema_string), metadata.configuration, metadata.id
+            )
             check_type_changes(schema)
             key, ordering = _names(entries["key"]), _names(entries["ordering"])
             remembers = _names(entries.get("tombstoneColumns", "[]"))
@@ -121,6 +145,7 @@ class TableConfig:
                 merger_name=entries["merger.name"],
                 merger_options=dict(orjson.loads(entries["merger.options"])),
                 remembers=remembers,
+                names=names,
             )
         except (KeyError, ValueError, TypeError) as error:
             raise TableDamagedError(f"the table properties of {url} are damaged: {error!r}", url=url) from error

@@ -19,7 +19,7 @@ class LogFile:
     path: str
     size_bytes: int
     columns: tuple[str, ...]
-    """The table columns that the file's records carry."""
+    """The table columns that the file's records carry, by their names in files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ class TableView:
     @cached_property
     def base_files(self) -> tuple[BaseFile, ...]:
         adds = (add for add in self.snapshot.files.values() if WINNER_TAG not in add.tags)
-        files = tuple(BaseFile.of(add, self.config.partition_by) for add in adds)
+        files = tuple(BaseFile.of(add, self.config.stored_partition_by) for add in adds)
         kinds = self.key_kinds
         for file in files:
             try:
@@ -175,9 +175,10 @@ class TableView:
         columns."""
         domains = [d for name, d in self.snapshot.domains.items() if name.startswith(LOG_DOMAIN_PREFIX)]
         commits = self._decoded.read(domains, self.store, self.key_kinds)
+        key = frozenset(self.config.names.all_of(self.config.key))
         for commit in commits:
             carried = {commit.columns, *(block.file.columns for block in commit.blocks)}
-            if lacking := {name for own in carried for name in set(self.config.key).difference(own)}:
+            if lacking := {name for own in carried for name in key.difference(own)}:
                 raise TableDamagedError(
                     f"log domain {commit.domain_name!r} is damaged: its records lack key columns {sorted(lacking)}",
                     domain=commit.domain_name,

@@ -30,6 +30,7 @@ from lakemerge.merge_source.ids import ids_of, keys_of
 from lakemerge.merge_source.nested_arrays import Bools, contiguous
 from lakemerge.options import Settings
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
+from lakemerge.schema.names import ColumnNames
 from lakemerge.schema.schema import from_delta_json
 from lakemerge.table.opening import open_handle
 from lakemerge.table.table import LakeTable
@@ -374,12 +375,17 @@ class PlainTable:
 
     @property
     def schema(self) -> pa.Schema:
-        return from_delta_json(self.snapshot.metadata.schema_string)
+        return self._read[0]
+
+    @property
+    def _read(self) -> tuple[pa.Schema, ColumnNames]:
+        metadata = self.snapshot.metadata
+        return ColumnNames.read(from_delta_json(metadata.schema_string), metadata.configuration, metadata.id)
 
     def scan(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """The named columns of all rows, in tables of bounded size."""
         schema = pa.schema([self.schema.field(name).with_nullable(True) for name in columns])
-        partition = self.snapshot.metadata.partition_columns
+        partition, names = self.snapshot.metadata.partition_columns, self._read[1]
         stored = pa.schema([field for field in schema if field.name not in partition])
         for add in self.snapshot.files.values():
             # Files lack the partition columns, but a file has to be read to know how many rows it has.
@@ -388,9 +394,9 @@ class PlainTable:
                 file = StoredFile(add.path, add.size_bytes)
                 budget = self.handle.settings.merge_budget_bytes
                 gone = None if add.vector is None else ~read_vector(self.handle.store, add.vector)
-                for table, first, _ in files.stream(file, schema=asked, budget_bytes=budget):
+                for table, first, _ in files.stream(file, schema=asked, names=names, budget_bytes=budget):
                     left = table if gone is None else _left(table, gone[first : first + table.num_rows])
-                    yield _with_partition(left, schema, add)
+                    yield _with_partition(left, schema, add, names)
 
     def _any_column(self, partition: Sequence[str]) -> pa.Schema:
         return pa.schema([next(field for field in self.schema if field.name not in partition)])
@@ -405,11 +411,11 @@ def _left(table: pa.Table, kept: Bools) -> pa.Table:
     return table.filter(pa.array(mask))
 
 
-def _with_partition(table: pa.Table, schema: pa.Schema, add: AddFile) -> pa.Table:
+def _with_partition(table: pa.Table, schema: pa.Schema, add: AddFile, names: ColumnNames) -> pa.Table:
     columns = []
     for column in schema:
-        if column.name in add.partition_values:
-            text = add.partition_values[column.name]
+        if names.of(column.name) in add.partition_values:
+            text = add.partition_values[names.of(column.name)]
             value = None if text is None else parse_partition_value(text, column.type)
             columns.append(pa.array([value], column.type).take(pa.array(np.zeros(table.num_rows, dtype=np.int64))))
         else:

@@ -115,7 +115,7 @@ def read_records(handle: Handle, file_slice: FileSlice, config_at: Callable[[int
 def _of_block(
     handle: Handle, file_slice: FileSlice, block: LogBlock, config: TableConfig, files: ParquetFiles
 ) -> list[KeyRecord]:
-    schema = block_schema(pa.schema([*nullable(config.schema), *PLACE]), block)
+    schema = block_schema(pa.schema([*nullable(config.schema), *PLACE]), block, config.names)
     schema = schema.append(pa.field(RECORDS_COLUMN, pa.int32()))
     budget = handle.settings.merge_budget_bytes
     found: list[KeyRecord] = []

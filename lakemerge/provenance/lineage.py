@@ -247,7 +247,7 @@ class _Teller:
                 yield from paths_of(action)
             elif isinstance(action, AddFile):
                 try:
-                    self.bases[action.path] = BaseFile.of(action, self.tip.config.partition_by)
+                    self.bases[action.path] = BaseFile.of(action, self.tip.config.stored_partition_by)
                 except Exception as error:  # a file of another writer is shown all the same
                     if is_foreign(error):
                         raise

@@ -37,7 +37,10 @@ def records_of(
 
     :param config: the table's definition at that commit.
     """
-    alike = [(columns, list(blocks)) for columns, blocks in groupby(log.blocks, lambda block: block.file.columns)]
+    alike = [
+        (config.names.carried(columns), list(blocks))
+        for columns, blocks in groupby(log.blocks, lambda block: block.file.columns)
+    ]
     for columns, _ in alike:
         _check_where(where, set(columns), log.version)
     return [_records(handle, blocks, columns, config, where, transform) for columns, blocks in alike]
@@ -61,7 +64,12 @@ def _records(
                 file = StoredFile(block.file.path, block.file.size_bytes)
                 row_bytes = block.data_bytes / max(1, block.rows)
                 stream = files.stream(
-                    file, schema=stored, budget_bytes=budget, row_groups=block.groups, row_bytes=row_bytes
+                    file,
+                    schema=stored,
+                    names=config.names,
+                    budget_bytes=budget,
+                    row_groups=block.groups,
+                    row_bytes=row_bytes,
                 )
                 for table, _, _ in stream:
                     check_keys(table, config.key, block.file.path)

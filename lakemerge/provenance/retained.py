@@ -26,6 +26,7 @@ from lakemerge.format.record_retention import records_from
 from lakemerge.format.reset import Resets
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
+from lakemerge.schema.names import NAMES
 from mergers.interrupts import is_foreign
 from mergers.wording import argument
 
@@ -86,7 +87,7 @@ def retained(handle: Handle, tip: TableView, since: int | None) -> Retained:
         return _assembled(handle, tip, tip, (), unpack=True)
     commits = read_commits(handle, since=first, until=tip.version)
     whole = standing(commits, first)
-    past = _after_load(whole)
+    past = _after_load(_since_renamed(handle, tip, whole, since))
     start = handle.view_at(past.start, of=tip.snapshot)
     known = _assembled(handle, tip, start, past.commits, unpack=since == 0, is_loaded=past is not whole)
     if not any(commit.version == whole.start and commit.replaces for commit in commits):
@@ -99,6 +100,28 @@ def unpacked(handle: Handle, view: TableView) -> TableView:
     """The version with its original logs instead of consolidated ones, if commits and files are still there."""
     domains = _original_logs(handle, view, view.snapshot.domains)
     return _with_domains(handle, view, domains) if domains is not None else view
+
+
+def _since_renamed(handle: Handle, tip: TableView, past: Past, since: int) -> Past:
+    """History begins where columns got the names that they have, because records are told as they were written.
+
+    Raises :class:`VersionNotFoundError` for a history that was asked to begin earlier.
+    """
+    for place in reversed(range(len(past.commits))):
+        commit, changed = past.commits[place], past.commits[place].metadata
+        if changed is not None and NAMES in changed.configuration:
+            before = handle.view_at(commit.version - 1, of=tip.snapshot).config.names.epoch
+            if before != handle.definition.of(changed, url=handle.store.url).names.epoch:
+                if since:
+                    raise VersionNotFoundError(
+                        f"columns were renamed or dropped in version {commit.version}, and records before it are told "
+                        f"with the names that they had: open version {commit.version - 1} for these, or ask for "
+                        f"records since {argument('since', commit.version)}",
+                        version=since,
+                        earliest=commit.version,
+                    )
+                return Past(commit.version, past.commits[place + 1 :])
+    return past
 
 
 def _after_load(past: Past) -> Past:
@@ -128,7 +151,7 @@ def _assembled(
         for domain in commit.new_logs:
             domains[domain.domain] = domain
         if commit.overwrites:
-            notes.append(_overwritten(commit, tip.config.partition_by, files, domains, counts))
+            notes.append(_overwritten(commit, tip.config.stored_partition_by, files, domains, counts))
         for action in commit.actions:
             if isinstance(action, DomainMetadata) and action.domain == EXPIRY_DOMAIN and not action.removed:
                 expiries.update(expiries_of(replace(start.snapshot, domains={EXPIRY_DOMAIN: action})))
@@ -157,7 +180,7 @@ def _assembled(
 
 def _overwritten(
     commit: PastCommit,
-    partition_by: Sequence[str],
+    stored_by: Sequence[str],
     files: dict[str, AddFile],
     domains: dict[str, DomainMetadata],
     counts: list[int],
@@ -166,11 +189,11 @@ def _overwritten(
 
     :param counts: gets the bucket counts of the files that it wrote.
     """
-    made = [BaseFile.of(action, partition_by) for action in commit.actions if isinstance(action, AddFile)]
+    made = [BaseFile.of(action, stored_by) for action in commit.actions if isinstance(action, AddFile)]
     gone = {
         path
         for path, add in files.items()
-        if any(reset.covers(tuple(add.partition_values[name] for name in partition_by)) for reset in commit.overwrites)
+        if any(reset.covers(tuple(add.partition_values[name] for name in stored_by)) for reset in commit.overwrites)
     }
     for path in gone:
         del files[path]

@@ -26,6 +26,7 @@ from lakemerge.read.parquet.row_groups import key_bounds, matching
 from lakemerge.read.runs import Run, block_run, each_file, key_ranges
 from lakemerge.read.sources import PLACE, MergeSpec, block_schema, block_stream, stored_streams, tombstone_stream
 from lakemerge.results.findings import FailedKey
+from lakemerge.schema.names import ColumnNames
 from lakemerge.schema.nested import settled
 from mergers import Frame, RowKind, fold
 from mergers.failing import FAILURES, find_failing, has_keys, with_key, without_keys
@@ -83,7 +84,7 @@ def merge_file_slice(
         # There is nothing to merge, and there are no tombstones to keep. So the ordering is not read, and the key is
         # read only to tell which rows are wanted.
         schema = _nullable(shape.schema, names if file_slice.wanted is None else {*names, *shape.key})
-        final = None if condition is None else matching(condition)
+        final = None if condition is None else matching(condition, spec.config.names)
         for _, stream in stored_streams(spec, file_slice, schema, files, spec.settings.merge_budget_bytes, final=final):
             for table, _ in stream:
                 yield MergedRange(table.select(names), tombstone_schema(shape).empty_table())
@@ -217,12 +218,17 @@ def may_pick_records(spec: MergeSpec, file_slice: FileSlice) -> bool:
     """The same as :func:`picks_records`, as far as the table's metadata say."""
     bare = set(spec.config.shape.standing)
     selective = spec.merger.laws(spec.config.shape, full_frames=True).selective
-    return selective and all(bare.issuperset(block.file.columns) for block in _partial(spec, file_slice))
+    carried = spec.config.names.carried
+    return selective and all(bare.issuperset(carried(block.file.columns)) for block in _partial(spec, file_slice))
 
 
 def _partial(spec: MergeSpec, file_slice: FileSlice) -> list[LogBlock]:
     """Live blocks that lack columns."""
-    return [block for block in file_slice.blocks if len(block.file.columns) != len(spec.config.schema)]
+    return [
+        block
+        for block in file_slice.blocks
+        if len(spec.config.names.carried(block.file.columns)) != len(spec.config.schema)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +274,7 @@ def _fold_ranges(
     remembered = tombstone_stream(spec, file_slice, files)
     runs.append(Run(remembered, tombstone_schema(shape), shape.key, path=file_slice.tombstones))
     for number, block in enumerate(file_slice.blocks):
-        schema = block_schema(logged, block)
+        schema = block_schema(logged, block, spec.config.names)
         stream = block_stream(block, schema, file_slice, config, files, per_block, number=number)
         runs.append(block_run(stream, schema, shape.key, block, per_block))
     step_bytes = spec.settings.merge_budget_bytes
@@ -277,7 +283,11 @@ def _fold_ranges(
         kept = [part for part, schema in zip(parts[:count], schemas, strict=True) if schema is not None]
         tombstones, logs = parts[count], parts[count + 1 :]
         check_keys(file_slice, shape.key, (base, tombstones, *logs))
-        frames = [frame_of(rows, block) for rows, block in zip(logs, file_slice.blocks, strict=True) if rows.num_rows]
+        frames = [
+            frame_of(rows, block, spec.config.names)
+            for rows, block in zip(logs, file_slice.blocks, strict=True)
+            if rows.num_rows
+        ]
         live, folded = fold_live(spec, file_slice, base=base, tombstones=tombstones, frames=frames, columns=columns)
         yield _FoldedRange(base, _interleaved(kept, stored, shape.key), live, folded)
 
@@ -367,10 +377,11 @@ def check_keys(file_slice: FileSlice, key: Sequence[str], tables: Iterable[pa.Ta
                 )
 
 
-def frame_of(rows: pa.Table, block: LogBlock) -> Frame:
+def frame_of(rows: pa.Table, block: LogBlock, names: ColumnNames) -> Frame:
     """The records of a block, as the kernel takes them.
 
     :param rows: rows with the columns of :func:`lakemerge.read.sources.block_schema`.
+    :param names: those that the table's columns have in files.
     """
     kinds = rows.column(KIND_COLUMN)
     packed = block.packed_from is not None
@@ -378,5 +389,5 @@ def frame_of(rows: pa.Table, block: LogBlock) -> Frame:
         rows.drop_columns([KIND_COLUMN, VERSION_COLUMN] if packed else [KIND_COLUMN]),
         None if kinds.null_count == len(kinds) else kinds.to_numpy().astype(np.int8),
         rows.column(VERSION_COLUMN).to_numpy() if packed else block.version,
-        frozenset(block.file.columns),
+        names.carried(block.file.columns),
     )

@@ -106,7 +106,8 @@ def _has_small_logs(file_slice: FileSlice, spec: MergeSpec, *, few: bool) -> boo
 
 def _is_whole(file_slice: FileSlice, spec: MergeSpec) -> bool:
     """Whether a premerge is sure to return places. If a block lacks columns, only the job can tell."""
-    whole = all(len(block.file.columns) == len(spec.config.schema) for block in file_slice.blocks)
+    carried = spec.config.names.carried
+    whole = all(len(carried(block.file.columns)) == len(spec.config.schema) for block in file_slice.blocks)
     return whole and may_pick_records(spec, file_slice)
 
 

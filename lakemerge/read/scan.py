@@ -123,7 +123,7 @@ def scan_part(spec: MergeSpec, part: Part, names: Sequence[str], condition: Filt
     wanted = set(names) | (condition.columns if condition is not None else set())
     read = wanted or {spec.config.key[0]}
     with ParquetFiles(spec.store) as files:
-        file_slice = part.narrowed(files, [spec.config.schema.field(name) for name in spec.config.key])
+        file_slice = part.narrowed(files, spec.config.key_fields)
         if file_slice is None:
             return
         for merged in merge_file_slice(spec, file_slice, columns=read, sort=False, files=files, condition=condition):

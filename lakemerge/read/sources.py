@@ -32,6 +32,7 @@ from lakemerge.read.failures import LeaveOut
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.parquet.row_groups import RowGroups, in_span, with_keys
 from lakemerge.read.runs import key_position
+from lakemerge.schema.names import ColumnNames
 from lakemerge.storage.base import Store
 from mergers import Merger
 from mergers.contract import Bools
@@ -137,7 +138,8 @@ def _stored(
         groups = groups if final is None else final(footer, groups)
     placed = FILE_COLUMN in schema.names
     columns = pa.schema([field for field in schema if field.name not in PLACE.names])
-    for table, first, last in files.stream(file, schema=columns, budget_bytes=budget, row_groups=groups):
+    names = spec.config.names
+    for table, first, last in files.stream(file, schema=columns, names=names, budget_bytes=budget, row_groups=groups):
         check_keys(table, spec.config.key, part.path)
         left = _placed(table, part.ordinal, first) if placed else table
         here = np.empty(0, dtype=np.bool_) if superseded is None else superseded[first : first + table.num_rows]
@@ -189,15 +191,19 @@ def tombstone_stream(spec: MergeSpec, file_slice: FileSlice, files: ParquetFiles
             groups = _wanted_groups(spec.config, file_slice, footer, range(footer.num_row_groups))
         schema = tombstone_schema(spec.config.shape)
         budget = spec.settings.merge_budget_bytes // 2
-        for table, _, last in files.stream(file, schema=schema, budget_bytes=budget, row_groups=groups):
+        names = spec.config.names
+        for table, _, last in files.stream(file, schema=schema, names=names, budget_bytes=budget, row_groups=groups):
             check_keys(table, spec.config.key, file_slice.tombstones)
             yield _wanted_rows(table, spec.config, file_slice), last
 
 
-def block_schema(schema: pa.Schema, block: LogBlock) -> pa.Schema:
+def block_schema(schema: pa.Schema, block: LogBlock, names: ColumnNames) -> pa.Schema:
     """The columns to read of a block: the wanted columns that its records carry, the wanted ones of :data:`PLACE`, the
-    records' kinds and, for a consolidated block, their versions."""
-    carried = {*block.file.columns, *PLACE.names}
+    records' kinds and, for a consolidated block, their versions.
+
+    :param names: those that the table's columns have in files.
+    """
+    carried = {*names.carried(block.file.columns), *PLACE.names}
     told = [pa.field(KIND_COLUMN, pa.int8())]
     if block.packed_from is not None:
         told.append(pa.field(VERSION_COLUMN, pa.int64()))
@@ -226,7 +232,9 @@ def block_stream(
     row_bytes = block.data_bytes / max(1, block.rows)
     placed = FILE_COLUMN in schema.names
     columns = pa.schema([field for field in schema if field.name not in PLACE.names])
-    stream = files.stream(file, schema=columns, budget_bytes=budget, row_groups=groups, row_bytes=row_bytes)
+    stream = files.stream(
+        file, schema=columns, names=config.names, budget_bytes=budget, row_groups=groups, row_bytes=row_bytes
+    )
     for table, first, last in stream:
         check_keys(table, config.key, block.file.path)
         check_kinds(table, block.file.path)
@@ -243,7 +251,7 @@ def block_stream(
 def _wanted_groups(
     config: TableConfig, file_slice: FileSlice, footer: pq.FileMetaData, groups: Sequence[int]
 ) -> list[int]:
-    key = [config.schema.field(name) for name in config.key]
+    key = config.key_fields
     if file_slice.sought is not None:
         return with_keys(key, file_slice.sought.keys)(footer, groups)
     return list(groups) if file_slice.wanted is None else in_span(key, file_slice.wanted)(footer, groups)

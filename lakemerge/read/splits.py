@@ -38,7 +38,7 @@ class Part:
         """The file slice, narrowed to the part's keys and the logs that may hold some of them. ``None`` if the file
         has too few row groups for so many parts.
 
-        :param key: the key columns.
+        :param key: the key columns, as files have them.
         """
         if self.count == 1:
             return self.file_slice

@@ -33,10 +33,12 @@ __all__ = [
     "with_columns",
     "with_columns_of_frame",
     "with_comments",
+    "with_names",
     "with_nullable",
     "with_order",
     "with_schema",
     "with_types",
+    "without_columns",
 ]
 
 _Path = Sequence[str]
@@ -190,6 +192,45 @@ def with_types(schema: pa.Schema, types: Mapping[str, str | pa.DataType], key: S
         edit = partial(_widened, outer=path[:depth], inside=path[depth:], to=_type(name, wanted))
         root = _edited(root, path[:depth], edit)
     return pa.schema(list(root.type))
+
+
+def with_names(schema: pa.Schema, names: Mapping[str, str]) -> tuple[pa.Schema, dict[str, str]]:
+    """The schema with other names of columns, and the changes in the table's spelling. Raises :class:`SchemaError`."""
+    changes: dict[str, str] = {}
+    for name, new in names.items():
+        if not isinstance(new, str):
+            raise SchemaError(f"the new name of column {name!r} must be a string, not {new!r}")
+        there = _column(schema, name, "renamed")
+        if there in changes:
+            raise SchemaError(f"{argument('rename_columns')} names column {there!r} twice")
+        changes[there] = new
+    changes = {name: new for name, new in changes.items() if name != new}
+    renamed = pa.schema([field.with_name(changes.get(field.name, field.name)) for field in schema])
+    check_names(renamed)
+    known = {name.lower() for name in schema.names}
+    brought = [new for new in changes.values() if new.lower() not in known]
+    if problems := [problem for problem in map(brought_name_problem, brought) if problem is not None]:
+        raise SchemaError("the schema cannot be used: " + "; ".join(problems), problems=tuple(problems))
+    return renamed, changes
+
+
+def without_columns(schema: pa.Schema, columns: Sequence[str]) -> tuple[pa.Schema, list[str]]:
+    """The schema without some columns, and these in the table's spelling. Raises :class:`SchemaError`."""
+    dropped = [_column(schema, name, "dropped") for name in _names(columns, "drop_columns")]
+    if len(set(dropped)) < len(dropped):
+        raise SchemaError(f"{argument('drop_columns')} names a column twice: {', '.join(dropped)}")
+    return pa.schema([field for field in schema if field.name not in dropped]), dropped
+
+
+def _column(schema: pa.Schema, name: object, done: str) -> str:
+    """The table's spelling of a column's name. A name with a dot in it may be in back quotes."""
+    path = _path(schema, name)
+    known = {column.lower(): column for column in schema.names}
+    if path[0].lower() not in known:
+        raise SchemaError(f"unknown column {name!r}; the table has {', '.join(schema.names)}")
+    if len(path) > 1:
+        raise SchemaError(f"{'.'.join(path)!r} is a field within a column, and only columns can be {done}")
+    return known[path[0].lower()]
 
 
 def with_order(schema: pa.Schema, order: Sequence[str]) -> pa.Schema:

@@ -60,7 +60,7 @@ def scan_clean(
     if not adds:
         return spark.createDataFrame([], schema=to_ddl(_schema(view, columns)))
     sizes = [add.size_bytes for add in adds]
-    rows = _parquet(spark, handle, _stored_schema(view), [add.path for add in adds], sizes)
+    rows = _stored(spark, handle, view, _stored_schema(view), [add.path for add in adds], sizes)
     return selected(rows, columns)
 
 
@@ -123,7 +123,7 @@ def scan_records(spark: SparkSession, handle: Handle, view: TableView, records: 
     slots, count = _slots([path.rpartition("/")[2] for path in paths])
     positions = packed_positions(dict(zip(slots, records.values(), strict=True)))
     bits = _bits(spark, positions, 0, count - 1)
-    rows = _parquet(spark, handle, _schema(view, view.config.schema.names), paths)
+    rows = _stored(spark, handle, view, _schema(view, view.config.schema.names), paths)
     name = functions.xxhash64(rows.metadataColumn("_metadata")["file_name"])
     slot = functions.pmod(name, functions.lit(count).cast("bigint")).cast("int")
     return rows.where(_is_set(rows, functions.get(bits.scalar(), slot)))
@@ -159,7 +159,8 @@ def _scan(
 
     def stored() -> Iterator[DataFrame]:
         for files in scans:
-            yield _parquet(spark, handle, schema, [file.path for file in files], [file.size_bytes for file in files])
+            sizes = [file.size_bytes for file in files]
+            yield _stored(spark, handle, view, schema, [file.path for file in files], sizes)
 
     if bits is None:
         return selected(reduce(DataFrame.union, stored()), columns)
@@ -171,7 +172,7 @@ def _scan(
         wanted = (rows if condition is None else rows.where(condition) for rows in stored())
         return reduce(DataFrame.union, (_without(rows, superseded, low) for rows in wanted))
 
-    key = ("left", schema, len(scans), tuple(paths), tuple(of), condition)
+    key = ("left", schema, view.config.names.all_of(schema.names), len(scans), tuple(paths), tuple(of), condition)
     found = _kept(spark, handle, key, left, len(paths) * _LISTED_FILE_BYTES)
     return selected_kept(spark, handle, key, found, columns)
 
@@ -301,6 +302,23 @@ def _schema(view: TableView, columns: Sequence[str]) -> pa.Schema:
 def _stored_schema(view: TableView) -> pa.Schema:
     """The schema of base and winner files. All scans have it, and Spark reads only the columns that the query uses."""
     return pa.schema([*_schema(view, view.config.schema.names), pa.field(FILE_COLUMN, pa.int32())])
+
+
+def _stored(
+    spark: SparkSession,
+    handle: Handle,
+    view: TableView,
+    schema: pa.Schema,
+    paths: Sequence[str],
+    sizes: Sequence[int] | None = None,
+) -> DataFrame:
+    """A scan of files of the table, under the names that its columns have now."""
+    names = view.config.names
+    rows = _parquet(spark, handle, names.schema(schema), paths, sizes)
+    if names.all_of(schema.names) == tuple(schema.names):
+        return rows
+    # A projection, through which Spark finds the metadata column of the files as before.
+    return rows.toDF(*schema.names)
 
 
 def _parquet(

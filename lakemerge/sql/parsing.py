@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
 
 import sqlglot
@@ -13,7 +14,7 @@ from sqlglot.errors import SqlglotError
 from lakemerge.errors import FilterError
 from lakemerge.sql.functions import FUNCTIONS
 
-__all__ = ["SUPPORTED", "is_explicit", "joints_of", "mark_explicit", "only", "parsed", "sql", "unsupported"]
+__all__ = ["SUPPORTED", "is_explicit", "joints_of", "mark_explicit", "only", "parsed", "renamed", "sql", "unsupported"]
 
 SUPPORTED = (
     "columns, fields of structs, a[0] and m['k'], literals and INTERVALs of one unit, = == <> != < <= > >= <=>, "
@@ -34,6 +35,7 @@ _PATTERNS: dict[Any, Any] = {
     TokenType.ILIKE: exp.ILike,
     TokenType.RLIKE: exp.RegexpLike,
 }
+_PLAIN = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _VARIABLE = re.compile(r"\$\{[^}\s]+\}")
 """Spark's own pattern of a variable in SQL text (``spark.sql.variable.substitute``)."""
 
@@ -42,6 +44,23 @@ def _explicit_cast(parser: Any) -> Any:
     """Mark a cast that is written as ``CAST(1 AS BIGINT)``. sqlglot makes the same tree of ``1L``."""
     found = _SparkParser.FUNCTION_PARSERS["CAST"](parser)
     return found if found is None else mark_explicit(found)
+
+
+def renamed(text: str, names: Mapping[str, str], sides: Collection[str]) -> str:
+    """An expression with other names of columns, where they stand after one of the ``sides`` and a dot.
+
+    :param names: name -> new name; case does not matter.
+    """
+    known = {name.lower(): new for name, new in names.items()}
+    pieces, end, before = [], 0, ("", "", "")
+    for token in sqlglot.tokenize(text, read="spark"):
+        outer, side, dot = before
+        if dot == "." and side.lower() in sides and outer != "." and token.text.lower() in known:
+            new = known[token.text.lower()]
+            pieces += [text[end : token.start], new if _PLAIN.fullmatch(new) else f"`{new.replace('`', '``')}`"]
+            end = token.end + 1
+        before = (side, dot, token.text)
+    return "".join([*pieces, text[end:]])
 
 
 def mark_explicit(cast: Any) -> Any:

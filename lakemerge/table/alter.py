@@ -7,37 +7,61 @@ change fails if another change of the definition was first.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import orjson
 import pyarrow as pa
 
 from lakemerge.commits.base import commit_to, landed
 from lakemerge.delta import Attempt, Metadata, Snapshot
-from lakemerge.errors import CommitConflictError, CompactFirstError, InputError
+from lakemerge.errors import CommitConflictError, CompactFirstError, InputError, SchemaError
 from lakemerge.format.config import REMEMBERED, TableConfig
 from lakemerge.format.operations import Operation
 from lakemerge.format.publish import Publish, with_vectors, with_vectors_enabled
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
-from lakemerge.schema.evolution import new_columns, with_columns, with_comments, with_nullable, with_order, with_types
-from lakemerge.schema.schema import to_delta_json
+from lakemerge.schema.evolution import (
+    new_columns,
+    with_columns,
+    with_comments,
+    with_names,
+    with_nullable,
+    with_order,
+    with_types,
+    without_columns,
+)
+from lakemerge.schema.names import with_mapping
 from lakemerge.schema.widening import PROPERTY, with_feature
 from lakemerge.table.create import choose_merger, property_problems, tell_locked_out
 from lakemerge.table.open_table import OpenTable
 from mergers import Merger
+from mergers.errors import MergerConfigurationError
 from mergers.wording import argument
 
 __all__ = ["SchemaChange", "alter", "alter_table"]
 
-_CHANGES = ("add_columns", "nullable", "comments", "widen", "order", "merger", "options", "properties", "description")
+_CHANGES = (
+    "rename_columns",
+    "drop_columns",
+    "add_columns",
+    "nullable",
+    "comments",
+    "widen",
+    "order",
+    "merger",
+    "options",
+    "properties",
+    "description",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaChange:
     """What a caller wants changed in the columns; see :meth:`lakemerge.LakeTable.alter`."""
 
+    rename_columns: Mapping[str, str] | None = None
+    drop_columns: Sequence[str] | None = None
     add_columns: str | pa.Schema | None = None
     nullable: Sequence[str] | None = None
     comments: Mapping[str, str | None] | None = None
@@ -46,10 +70,12 @@ class SchemaChange:
 
     @property
     def is_empty(self) -> bool:
-        return all(part is None for part in (self.add_columns, self.nullable, self.comments, self.order, self.widen))
+        parts = (self.rename_columns, self.drop_columns, self.add_columns, self.nullable, self.comments)
+        return all(part is None for part in (*parts, self.order, self.widen))
 
     def applied(self, schema: pa.Schema, key: Sequence[str]) -> pa.Schema:
-        """The schema after the change, additions first. Raises :class:`SchemaError`."""
+        """The schema after the change, but for names and dropped columns, additions first. Raises
+        :class:`SchemaError`."""
         if self.add_columns is not None:
             schema = with_columns(schema, self.add_columns)
         if self.nullable is not None:
@@ -107,14 +133,15 @@ def alter_table(
     given = dict(properties or {})
     if problems := property_problems(given, removable=True):
         raise InputError("the table cannot be altered: " + "; ".join(problems), problems=tuple(problems))
-    before = begin.config
+    named = _named(handle, begin, columns, begin.version + 1)
+    before, is_named = named.config, named.config is not begin.config
     schema = columns.applied(before.schema, before.key)
-    reshaped = not schema.equals(before.schema, check_metadata=True)
+    reshaped = is_named or not schema.equals(before.schema, check_metadata=True)
     widened = replace(columns, widen=None).applied(before.schema, before.key) != schema
     computes = widened and not before.merger(handle.registry).traits(before.shape).only_picks
-    chosen = _chosen(handle, replace(before, schema=schema), merger, options)
+    after = before.with_schema(schema)
+    chosen = _chosen(handle, after, merger, options)
     remerged = (chosen.id, _json(chosen.options())) != (before.merger_id, _json(before.merger_options))
-    after = replace(before, schema=schema)
     if remerged:
         after = after.merged_by(chosen)
     old = begin.snapshot.metadata
@@ -126,16 +153,21 @@ def alter_table(
         _check_same_definition(begin.state, view.state)
         if remerged or computes:
             _check_no_live_logs(view)
-        configuration = replace(after, buckets=view.config.buckets).configuration()
+        names = _named(handle, begin, columns, view.version + 1).config.names.extended(schema)
+        defined = replace(after, buckets=view.config.buckets, names=names)
+        configuration = defined.configuration()
         metadata = replace(
             _with_texts(tip.metadata, given, description),
-            schema_string=to_delta_json(schema) if reshaped else tip.metadata.schema_string,
+            schema_string=defined.schema_string if reshaped else tip.metadata.schema_string,
+            partition_columns=defined.partition_by,
         )
         if widened:
             configuration[PROPERTY] = "true"
         kept = {name: value for name, value in metadata.configuration.items() if name != REMEMBERED}
         metadata = with_vectors_enabled(replace(metadata, configuration={**kept, **configuration}))
         protocol = with_feature(tip.protocol, schema) if widened else tip.protocol
+        if names.is_on:
+            protocol = with_mapping(protocol)
         if Publish.of(metadata.configuration).by_vectors:
             protocol = with_vectors(protocol)
         state = replace(
@@ -145,10 +177,81 @@ def alter_table(
         )
         return Attempt([*([] if protocol == tip.protocol else [protocol]), metadata, state.domain()])
 
-    operation, parameters = _described(before, after, columns, given, description)
+    operation, parameters = _described(before, after, columns, named, given, description)
     done = landed(commit_to(handle, begin, build, operation=operation, parameters=parameters)).snapshot
     tell_locked_out(handle, begin.snapshot.protocol, done)
     return done
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """The definition after columns were renamed and dropped, and what that was."""
+
+    config: TableConfig
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    dropped: Sequence[str] = ()
+
+
+def _named(handle: Handle, begin: TableView, columns: SchemaChange, version: int) -> _Named:
+    """Rename and drop columns, as the commit of a version does. Raises :class:`SchemaError`."""
+    config = begin.config
+    schema, renamed = with_names(config.schema, columns.rename_columns or {})
+    dropped: list[str] = []
+    if columns.drop_columns is not None:
+        schema, dropped = without_columns(schema, columns.drop_columns)
+    if not renamed and not dropped:
+        return _Named(config)
+    names = config.names.enabled(config.schema, begin.snapshot.metadata.id)
+    merger = handle.registry.of_table(config.merger_id, config.merger_name)
+    _check_follows(merger)
+    if renamed:
+        names = names.renamed(renamed, version)
+        config = replace(
+            config,
+            key=_renamed(config.key, renamed),
+            ordering=_renamed(config.ordering, renamed),
+            partition_by=_renamed(config.partition_by, renamed),
+            remembers=_renamed(config.remembers, renamed),
+            merger_options=merger.renamed_options(config.merger_options, renamed),
+        )
+    if dropped:
+        if not len(schema):
+            raise SchemaError("a table keeps at least one column")
+        problems = [problem for name in dropped if (problem := _needed(config, merger, name)) is not None]
+        if problems:
+            raise SchemaError("columns cannot be dropped: " + "; ".join(problems), problems=tuple(problems))
+        names = names.without(dropped, version)
+    return _Named(replace(config, schema=schema, names=names), renamed, dropped)
+
+
+def _check_follows(merger: type[Merger]) -> None:
+    """Raise :class:`MergerConfigurationError` unless the class says itself what other names mean for it. What it
+    inherits says nothing of its own code."""
+    told = next(each for each in merger.__mro__ if "renamed_options" in vars(each))
+    own = next((each for each in merger.__mro__ if not each.__module__.startswith("mergers.")), None)
+    if told is Merger or (own is not None and not issubclass(told, own)):
+        raise MergerConfigurationError(
+            f"merger {merger.name!r} does not say whether its options or its code name columns, so columns cannot be "
+            "renamed or dropped: give its class the method renamed_options, which returns the options with other names",
+            merger=merger.name,
+        )
+
+
+def _renamed(names: Sequence[str], changes: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(changes.get(name, name) for name in names)
+
+
+def _needed(config: TableConfig, merger: type[Merger], name: str) -> str | None:
+    """Why a column cannot be dropped."""
+    uses = (("key", config.key), ("partition", config.partition_by), ("ordering", config.ordering))
+    for role, columns in uses:
+        if name in columns:
+            return f"{name!r} is a {role} column"
+    if name in config.remembers:
+        return f"deletes remember the column {name!r}"
+    if merger.renamed_options(config.merger_options, {name: f"{name}*"}) != config.merger_options:
+        return f"options of the merger {merger.name!r} name the column {name!r}: change the options first"
+    return None
 
 
 def _with_texts(metadata: Metadata, properties: Mapping[str, str | None], description: str | None) -> Metadata:
@@ -201,12 +304,19 @@ def _described(
     before: TableConfig,
     after: TableConfig,
     columns: SchemaChange,
+    named: _Named,
     properties: Mapping[str, str | None],
     description: str | None,
 ) -> tuple[str, Mapping[str, object]]:
     """Operation and parameters for the commit info."""
     parameters: dict[str, object] = {}
     operations = []
+    if named.renamed:
+        operations.append(Operation.RENAME_COLUMN)
+        parameters["renamed"] = dict(named.renamed)
+    if named.dropped:
+        operations.append(Operation.DROP_COLUMNS)
+        parameters["dropped"] = list(named.dropped)
     if added := new_columns(before.schema, after.schema):
         operations.append(Operation.ADD_COLUMNS)
         parameters["columns"] = added

@@ -39,6 +39,7 @@ from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.partition import is_partitionable
 from lakemerge.quantities import byte_count
+from lakemerge.schema.names import COLUMN_MAPPING
 from lakemerge.schema.schema import needs_timestamp_ntz, to_arrow_schema, to_delta_json
 from mergers import Merger, TableShape
 from mergers.logs import logger
@@ -202,7 +203,15 @@ def define_table(
 
 
 def tell_locked_out(handle: Handle, before: Protocol | None, after: Snapshot) -> None:
-    """Say whom a table with deletion vectors locks out, once it is one."""
+    """Say whom a table with deletion vectors or a column mapping locks out, once it is one."""
+    mapped = before is not None and COLUMN_MAPPING in before.reader_features
+    if not mapped and COLUMN_MAPPING in after.protocol.reader_features:
+        _logger.warning(
+            "from version %d on, the table at %s needs Delta reader version 3 with columnMapping: polars, deltalake's "
+            "to_pyarrow_table, and engines of reader versions 1 and 2 cannot read it any more",
+            after.version,
+            handle.store.url,
+        )
     had = before is not None and DELETION_VECTORS in before.reader_features
     if not had and DELETION_VECTORS in after.protocol.reader_features:
         _logger.warning(

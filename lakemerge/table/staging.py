@@ -87,7 +87,7 @@ class StagedTable:
                 write = dataclasses.replace(write, reserved=reserved)
             adds = load(write, file_slices) if file_slices else []
             config = self.definition.config
-            bases = [BaseFile.of(add, config.partition_by) for add in adds]
+            bases = [BaseFile.of(add, config.stored_partition_by) for add in adds]
             metadata = self.definition.metadata
             if adds and config.buckets is None:
                 metadata = with_buckets(metadata, config, write.pack.buckets)

@@ -1147,6 +1147,8 @@ class LakeTable:
     def alter(
         self,
         *,
+        rename_columns: Mapping[str, str] | None = None,
+        drop_columns: Sequence[str] | None = None,
         add_columns: str | pa.Schema | None = None,
         nullable: Sequence[str] | None = None,
         comments: Mapping[str, str | None] | None = None,
@@ -1161,11 +1163,19 @@ class LakeTable:
 
         No file is rewritten, and versions before the change can be read as before. A new merger or new options apply
         to records that are written from then on: they are merged into the rows as they are now. Key and ordering
-        columns cannot change. If the table already has everything that is asked for, nothing is committed. The changes
-        of columns are made in the order of the parameters: ``order`` may name a column that ``add_columns`` adds.
+        columns change only their names. If the table already has everything that is asked for, nothing is committed.
+        The changes of columns are made in the order of the parameters: ``order`` may name a column that
+        ``add_columns`` adds.
         Fields inside columns have dotted names as in Spark: ``address.zip``, ``points.element.x`` in lists,
         ``prices.value.net`` in maps. A name that has a dot itself goes into back quotes.
 
+        :param rename_columns: new names of columns (``{"name": "title"}``). Key, ordering, partitions and options of
+            the merger follow. The first such change, or the first dropped column, raises the table's Delta reader
+            version to 3, with ``columnMapping``: readers that do not know it then refuse the table. A stream of changes
+            stops there.
+        :param drop_columns: columns that the table has no longer, by the names after ``rename_columns``. Files keep
+            their values, for earlier versions. Columns of the key, the ordering or partitions, and those that options
+            of the merger name, cannot be dropped.
         :param add_columns: nullable columns (DDL or ``pa.Schema``) for the end of the schema. Earlier records do
             not carry them. New fields of a struct (``"address.zip STRING"``, or the struct column with more
             fields) are null in everything that was written before.
@@ -1185,7 +1195,15 @@ class LakeTable:
         :raises lakemerge.MergerConfigurationError: the options are not valid for the schema.
         :raises lakemerge.CommitConflictError: somebody else changed the definition meanwhile.
         """
-        columns = SchemaChange(add_columns=add_columns, nullable=nullable, comments=comments, order=order, widen=widen)
+        columns = SchemaChange(
+            rename_columns=rename_columns,
+            drop_columns=drop_columns,
+            add_columns=add_columns,
+            nullable=nullable,
+            comments=comments,
+            order=order,
+            widen=widen,
+        )
         return alter(
             self._open, columns, merger=merger, options=options, properties=properties, description=description
         )

@@ -155,9 +155,12 @@ class _OpenFile:
         self._is_new = True
         self.through = spec.merged_through
         """The version through which the logs of its keys are merged."""
-        self._tombstones = TombstonesOutput(spec.store, spec.name, ordinal, spec.settings)
+        self._tombstones = TombstonesOutput(spec.store, spec.name, ordinal, spec.settings, spec.config.names)
         path = f"{BASE_FOLDER}/{spec.name}/{bucket_id.bucket:05d}-{ordinal:010d}.parquet"
-        self._file = RowsFile(spec.store, path, schema=spec.config.schema, ordinal=ordinal, settings=spec.settings)
+        config = spec.config
+        self._file = RowsFile(
+            spec.store, path, schema=config.schema, names=config.names, ordinal=ordinal, settings=spec.settings
+        )
 
     @property
     def is_untouched(self) -> bool:
@@ -189,12 +192,15 @@ class _OpenFile:
         )
         return AddFile(
             path=self._file.path,
-            partition_values=dict(zip(spec.config.partition_by, self._bucket_id.partition, strict=True)),
+            partition_values=dict(zip(spec.config.stored_partition_by, self._bucket_id.partition, strict=True)),
             size_bytes=self._file.size_bytes,
             modification_time_ms=now_ms,
             data_change=True,
             stats=file_statistics(
-                footer, spec.config.schema, partition_by=spec.config.partition_by, texts=self._file.texts
+                footer,
+                spec.config.names.schema(spec.config.schema),
+                partition_by=spec.config.stored_partition_by,
+                texts=self._file.texts,
             ),
             tags={SLICE_TAG: tag},
         )

@@ -320,7 +320,9 @@ def repeated_key_of(spec: PackSpec, file_slice: FileSlice) -> dict[str, object] 
 def _keys_of(block: LogBlock, config: TableConfig, files: ParquetFiles) -> pa.Table:
     schema = pa.schema([config.schema.field(name).with_nullable(True) for name in config.key])
     stored = StoredFile(block.file.path, block.file.size_bytes)
-    stream = files.stream(stored, schema=schema, budget_bytes=_BUDGET_BYTES, row_groups=list(block.groups))
+    stream = files.stream(
+        stored, schema=schema, names=config.names, budget_bytes=_BUDGET_BYTES, row_groups=list(block.groups)
+    )
     return pa.concat_tables([schema.empty_table(), *(table for table, _, _ in stream)])
 
 

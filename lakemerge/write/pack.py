@@ -216,10 +216,12 @@ def _write_file(table: pa.Table, kinds: Kinds | None, spec: PackSpec, path: str)
     table, kinds, counts, slices, starts = _arrange(table, kinds, spec)
     if not table.num_rows:
         return [], 0  # all records are deletes, and the merger ignores deletes
-    columns = tuple(table.column_names)
+    names = spec.config.names
+    columns = names.all_of(table.column_names)
     keys = key_columns(table, spec.config.key)
     ends = [*starts[1:].tolist(), table.num_rows]
     bounds = keys_at(keys, [p for start, end in zip(starts.tolist(), ends, strict=True) for p in (start, end - 1)])
+    table = table.rename_columns(columns)
     if kinds is not None:
         table = table.append_column(KIND_COLUMN, pa.array(kinds))
     if counts is not None:
@@ -227,7 +229,7 @@ def _write_file(table: pa.Table, kinds: Kinds | None, spec: PackSpec, path: str)
     written: list[tuple[int, int]] = []
     groups = 0
     limit = spec.settings.row_group_rows
-    bounded = (*spec.config.key, KIND_COLUMN)
+    bounded = (*names.all_of(spec.config.key), KIND_COLUMN)
     options = writer_options(table, group_rows=min(limit, table.num_rows // len(starts)), bounded=bounded)
     output = pa.MockOutputStream() if spec.dry else spec.store.open_output(path)
     with output as sink, pq.ParquetWriter(sink, table.schema, **options) as writer:

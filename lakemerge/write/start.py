@@ -35,7 +35,7 @@ from lakemerge.write.frame import SYMBOLS, FramePlan
 from lakemerge.write.pack import PackSpec
 from mergers import Merger, RowKind
 from mergers.type_names import type_name
-from mergers.wording import argument
+from mergers.wording import argument, in_python
 
 __all__ = ["OwnTxn", "Write", "WriteRequest", "choose_buckets", "plan_frame", "repeated", "with_columns_of"]
 
@@ -213,14 +213,25 @@ def choose_buckets(estimated_bytes: int | None) -> int:
 def with_columns_of(
     handle: Handle, begin: TableView, frame_schema: pa.Schema, kind_column: str | None = None
 ) -> TableView:
-    """The version with the columns that a frame adds. The commit adds them to the table."""
+    """The version with the columns that a frame adds. The commit adds them to the table.
+
+    Raises :class:`FrameError` for a name that a column had before it was renamed or dropped: the frame is one of then.
+    """
+    former = begin.config.names.former
+    if told := [former[name.lower()].told(name) for name in frame_schema.names if name.lower() in former]:
+        add = in_python(" (table.alter(add_columns=...))")
+        raise FrameError(
+            f"the frame's columns cannot be added: {'; '.join(told)}. Give the columns their new names, leave dropped "
+            f"ones out, or add a column of that name yourself{add}",
+            columns=tuple(name for name in frame_schema.names if name.lower() in former),
+        )
     try:
         schema = with_columns_of_frame(
             begin.config.schema, frame_schema, kind_column=kind_column, max_columns=handle.settings.max_columns
         )
     except SchemaError as error:
         raise FrameError(f"the frame's columns cannot be added: {error.message}", **error.facts) from error
-    return TableView(begin.snapshot, replace(begin.config, schema=schema), handle.store, handle.decoded)
+    return TableView(begin.snapshot, begin.config.with_schema(schema), handle.store, handle.decoded)
 
 
 def plan_frame(
@@ -263,7 +274,8 @@ def plan_frame(
             known = ""
             if len(problems) < _HINTS:
                 known = f"; the table has {', '.join(config.schema.names)}{did_you_mean(column.name, lacks)}"
-            problems.append(f"unknown column {column.name!r}{known}{remedy}")
+            was = config.names.former.get(column.name.lower())
+            problems.append(f"unknown column {column.name!r}{known}{remedy}" if was is None else was.told(column.name))
         elif target in sources:
             problems.append(
                 f"columns {sources[target].name!r} and {column.name!r} are both {target!r}: drop or rename one of them"

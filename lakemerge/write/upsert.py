@@ -160,7 +160,7 @@ def _commit_load(write: Write, adds: Sequence[AddFile], *, rows: int, ordinals: 
 
     :param ordinals: how many are taken by the load.
     """
-    bases = [BaseFile.of(add, write.begin.config.partition_by) for add in adds]
+    bases = [BaseFile.of(add, write.begin.config.stored_partition_by) for add in adds]
     files = len(adds) + sum(base.tombstones is not None for base in bases) + 1
     size = sum(add.size_bytes for add in adds)
     provenance = write.provenance.with_parameters(mode="load")
@@ -192,7 +192,8 @@ def _log_commit(write: Write, blocks: Sequence[LogBlock]) -> LogCommit | None:
     if not blocks:
         return None
     carried = frozenset[str]().union(*(block.file.columns for block in blocks))
-    columns = tuple(name for name in write.frame.schema.names if name in carried)
+    stored = write.begin.config.names.all_of(write.frame.schema.names)
+    columns = tuple(name for name in stored if name in carried)
     index = None
     if len(blocks) > write.pack.settings.inline_blocks:
         index = f"{LOG_FOLDER}/{write.pack.name}-index.parquet"

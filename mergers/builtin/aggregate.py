@@ -21,6 +21,7 @@ from mergers.builtin.aggregates import (
 from mergers.builtin.functions import ColumnEvents, Function
 from mergers.builtin.history import Events, carried, replay, upserts_of
 from mergers.builtin.options import OptionReader
+from mergers.builtin.renaming import by_column, listed, renamed
 from mergers.builtin.values import frozen, thawed
 from mergers.contract import Bools, Groups, Kinds, Merged, Merger, RowKind, TableShape
 from mergers.laws import Laws
@@ -53,6 +54,10 @@ class Aggregate(Merger):
             "ignore_retract": [],
             "remove_record_on_delete": False,
         }
+
+    @classmethod
+    def renamed_options(cls, options: Mapping[str, object], names: Mapping[str, str]) -> Mapping[str, object]:
+        return renamed(options, names, {"aggregates": by_column, "ignore_retract": listed})
 
     @classmethod
     def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:

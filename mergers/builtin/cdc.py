@@ -18,6 +18,7 @@ from mergers.builtin.event_time import EventTime
 from mergers.builtin.options import OptionReader
 from mergers.builtin.overlay import Overlay
 from mergers.builtin.partial_update import PartialUpdate
+from mergers.builtin.renaming import by_column, renamed
 from mergers.builtin.unset import Unset, is_marker, marker_of
 from mergers.contract import Bools, Groups, Ints, Kinds, Merged, Merger, RowKind, TableShape
 from mergers.errors import RecordRefusedError
@@ -50,6 +51,10 @@ class _Capture(Merger):
     @classmethod
     def known_options(cls) -> Mapping[str, object]:
         return {"op_column": REQUIRED}
+
+    @classmethod
+    def renamed_options(cls, options: Mapping[str, object], names: Mapping[str, str]) -> Mapping[str, object]:
+        return renamed(options, names, {"op_column": lambda column, changed: changed.get(column, column)})
 
     def options(self) -> Mapping[str, object]:
         return {"op_column": self.op_column}
@@ -231,6 +236,10 @@ class OverwriteNonDefaults(Merger):
     name = "overwrite-non-defaults"
 
     defaults: Mapping[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def renamed_options(cls, options: Mapping[str, object], names: Mapping[str, str]) -> Mapping[str, object]:
+        return renamed(options, names, {"defaults": by_column})
 
     @classmethod
     def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +52,11 @@ class DeleteWhen:
             problems.append(f"delete_when values do not fit column {column!r} ({type_name(kind)}): {error}")
             return None
         return parsed
+
+    @staticmethod
+    def renamed(option: Mapping[str, Any], names: Mapping[str, str]) -> object:
+        """The option after columns got other names."""
+        return {**option, "column": names.get(option["column"], option["column"])}
 
     def option(self) -> Mapping[str, object]:
         return {"column": self.column, "values": list(self.values)}

@@ -57,6 +57,12 @@ class Expression(Merger):
         return _OPTIONS
 
     @classmethod
+    def renamed_options(cls, options: Mapping[str, object], names: Mapping[str, str]) -> Mapping[str, object]:
+        from mergers.builtin.rules.renaming import renamed_rules
+
+        return renamed_rules(options, names)
+
+    @classmethod
     def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:
         from mergers.builtin.rules.checked import rules_of
         from mergers.builtin.rules.lowering import lowered

@@ -33,6 +33,10 @@ class FirstRow(Merger):
     ignore_delete: bool = False
 
     @classmethod
+    def renamed_options(cls, options: Mapping[str, object], names: Mapping[str, str]) -> Mapping[str, object]:
+        return options
+
+    @classmethod
     def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:
         reader = OptionReader(cls, options, shape)
         ignore_delete = reader.flag("ignore_delete")

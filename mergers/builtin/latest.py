@@ -12,6 +12,7 @@ import pyarrow as pa
 from mergers.builtin.delete_when import DeleteWhen
 from mergers.builtin.options import OptionReader
 from mergers.builtin.overlay import Overlay
+from mergers.builtin.renaming import renamed
 from mergers.contract import Bools, Groups, Merged, Merger, TableShape
 from mergers.traits import Traits
 
@@ -27,6 +28,10 @@ class Latest(Merger):
     @classmethod
     def known_options(cls) -> Mapping[str, object]:
         return {"delete_when": None}
+
+    @classmethod
+    def renamed_options(cls, options: Mapping[str, object], names: Mapping[str, str]) -> Mapping[str, object]:
+        return renamed(options, names, {"delete_when": DeleteWhen.renamed})
 
     @classmethod
     def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:

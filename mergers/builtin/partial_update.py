@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,7 @@ from mergers.builtin.aggregates import check_retraction_kinds, check_values
 from mergers.builtin.functions.picks import settle, take
 from mergers.builtin.history import Events, History, replay, upserts_of
 from mergers.builtin.options import OptionReader
+from mergers.builtin.renaming import Rename, by_column, listed, renamed, sequence_names, sequences
 from mergers.builtin.sequence_groups import SequenceGroups
 from mergers.builtin.unset import Unset
 from mergers.contract import Bools, Groups, Ints, Kinds, Merged, Merger, RowKind, Status, TableShape
@@ -23,6 +24,16 @@ from mergers.traits import Traits
 __all__ = ["PartialUpdate"]
 
 _RETRACTING = (RowKind.UPDATE_BEFORE, RowKind.DELETE)
+
+
+_NAMING: Final[Mapping[str, Rename]] = {
+    "defaults": by_column,
+    "aggregates": by_column,
+    "ignore_retract": listed,
+    "sequence_groups": sequences,
+    "remove_record_on_sequence_group": sequence_names,
+}
+"""The options that name columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +51,10 @@ class PartialUpdate(Merger):
     @classmethod
     def known_options(cls) -> Mapping[str, object]:
         return {**Unset.known, **SequenceGroups.known, "ignore_delete": False, "remove_record_on_delete": False}
+
+    @classmethod
+    def renamed_options(cls, options: Mapping[str, object], names: Mapping[str, str]) -> Mapping[str, object]:
+        return renamed(options, names, _NAMING)
 
     @classmethod
     def from_options(cls, options: Mapping[str, object], shape: TableShape) -> Self:

@@ -175,11 +175,11 @@ def _statistics(
     if not file_slice.is_clean or file_slice.base is None or file_slice.base.add.stats is None:
         return FileStats(min={}, max={}, null_count={}, num_rows=None, partition_values=partition)
     try:
-        body = orjson.loads(file_slice.base.add.stats)
+        body, known = orjson.loads(file_slice.base.add.stats), config.names.of_table
         return FileStats(
-            min=_bounds(body.get("minValues", {}), config.schema, columns, upper=False),
-            max=_bounds(body.get("maxValues", {}), config.schema, columns, upper=True),
-            null_count={name: int(n) for name, n in body.get("nullCount", {}).items() if name in columns},
+            min=_bounds(known(body.get("minValues", {})), config.schema, columns, upper=False),
+            max=_bounds(known(body.get("maxValues", {})), config.schema, columns, upper=True),
+            null_count={name: int(n) for name, n in known(body.get("nullCount", {})).items() if name in columns},
             num_rows=int(body["numRecords"]),
             partition_values=partition,
         )

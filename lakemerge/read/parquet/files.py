@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from lakemerge._internal.cache import Cache
 from lakemerge.errors import TableDamagedError
 from lakemerge.read.parquet.footers import END, Footer
+from lakemerge.schema.names import ColumnNames
 from lakemerge.schema.nested import settled
 from lakemerge.storage.base import RangedFile, Store
 
@@ -94,6 +95,7 @@ class ParquetFiles:
         stored: StoredFile,
         *,
         schema: pa.Schema,
+        names: ColumnNames,
         budget_bytes: int,
         row_groups: Sequence[int] | None = None,
         row_bytes: float = 0.0,
@@ -102,6 +104,7 @@ class ParquetFiles:
         first row in the file, and whether it is the last.
 
         :param schema: the wanted columns, by name. Columns that the file lacks are null.
+        :param names: those that the table's columns have in files.
         :param row_groups: the row groups to read, ascending. ``None`` means all.
         :param row_bytes: the Arrow bytes of a row with all columns, if the table knows them. This is more exact than
             what a footer says.
@@ -111,11 +114,12 @@ class ParquetFiles:
         groups = list(range(footer.num_row_groups) if row_groups is None else row_groups)
         stored_schema = file.schema_arrow  # made anew by each call
         there = set(stored_schema.names)
-        columns = [name for name in schema.names if name in there]
+        wanted = names.schema(schema)
+        columns = [name for name in wanted.names if name in there]
         starts = list(accumulate((file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)), initial=0))
         try:
             left = sum(starts[group + 1] - starts[group] for group in groups)
-            growth = {name: _growth(stored_schema.field(name).type, schema.field(name).type) for name in columns}
+            growth = {name: _growth(stored_schema.field(name).type, wanted.field(name).type) for name in columns}
             size = partial(self._bytes, stored, columns=growth, row_bytes=row_bytes)
             longest = 0 if row_bytes else self._longest_value(stored, groups, columns)
             adjacent = all(following == group + 1 for group, following in pairwise(groups))
@@ -126,7 +130,7 @@ class ParquetFiles:
             ):
                 self._announce(stored, groups, columns)
                 table = file.read_row_groups(groups, columns=columns, use_threads=False)
-                yield shaped(table, schema), starts[groups[0]] if groups else 0, True
+                yield _named(shaped(table, wanted), schema), starts[groups[0]] if groups else 0, True
                 return
             batch_rows = max(1, left * budget_bytes // max(1, size(groups)))
             batch_rows = max(1, min(batch_rows, budget_bytes // longest)) if longest else batch_rows
@@ -136,7 +140,7 @@ class ParquetFiles:
                 batches = file.iter_batches(batch_rows, row_groups=portion, columns=columns, use_threads=False)
                 for table in _collected(batches, budget_bytes) if longest else map(_table, batches):
                     left -= table.num_rows
-                    yield shaped(table, schema), at, left == 0
+                    yield _named(shaped(table, wanted), schema), at, left == 0
                     at += table.num_rows
         except (pa.ArrowException, OSError, IndexError, UnicodeDecodeError) as error:
             if not _is_damage(error):
@@ -304,6 +308,11 @@ def _is_damage(error: Exception) -> bool:
     if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
         return True
     return type(error) is OSError and error.errno is None
+
+
+def _named(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns of a file under the table's names."""
+    return table if table.column_names == schema.names else table.rename_columns(schema.names)
 
 
 def shaped(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from lakemerge.format.keys import Key, KeySpan, keys_at
 from lakemerge.read.filter.filter import FileStats, Filter, prune
 from lakemerge.read.parquet.extremes import extremes
+from lakemerge.schema.names import ColumnNames
 
 __all__ = ["RowGroups", "in_span", "key_bounds", "matching", "with_keys"]
 
@@ -23,7 +24,7 @@ RowGroups = Callable[[pq.FileMetaData, Sequence[int]], list[int]]
 def in_span(key: Sequence[pa.Field], span: KeySpan) -> RowGroups:
     """Row groups that may hold keys of a span.
 
-    :param key: the key columns; the file is sorted by key.
+    :param key: the key columns, as files have them; the file is sorted by key.
     """
 
     def choose(footer: pq.FileMetaData, groups: Sequence[int]) -> list[int]:
@@ -38,7 +39,7 @@ def in_span(key: Sequence[pa.Field], span: KeySpan) -> RowGroups:
 def with_keys(key: Sequence[pa.Field], keys: Sequence[Key]) -> RowGroups:
     """Row groups that may hold one of some keys.
 
-    :param key: the key columns; the file is sorted by key.
+    :param key: the key columns, as files have them; the file is sorted by key.
     :param keys: ascending.
     """
 
@@ -79,11 +80,14 @@ def _key_bounds(group: Any, leaves: Sequence[tuple[pa.DataType, int | None]]) ->
     return least, greatest
 
 
-def matching(condition: Filter) -> RowGroups:
-    """Row groups that may hold rows that match. Only for rows that no merge changes any more."""
+def matching(condition: Filter, names: ColumnNames) -> RowGroups:
+    """Row groups that may hold rows that match. Only for rows that no merge changes any more.
+
+    :param names: those that the table's columns have in files.
+    """
 
     def choose(footer: pq.FileMetaData, groups: Sequence[int]) -> list[int]:
-        found = [(field, _leaf(footer, field.name)) for field in condition.schema]
+        found = [(field, _leaf(footer, names.of(field.name))) for field in condition.schema]
         leaves = [(field, index) for field, index in found if index is not None]
         stats = [_statistics(footer.row_group(group), leaves) for group in groups]
         return [group for group, kept in zip(groups, prune(condition, stats).tolist(), strict=True) if kept]

@@ -89,7 +89,7 @@ def batches_by_rows(spark: SparkSession, table: TableView) -> AbstractContextMan
 def _has_small_rows(table: TableView) -> bool:
     """Whether rows are small, judged by some base files: a write does not look at all of them."""
     adds = (add for add in table.snapshot.files.values() if WINNER_TAG not in add.tags)
-    files = [BaseFile.of(add, table.config.partition_by) for add in islice(adds, _SAMPLE_FILES)]
+    files = [BaseFile.of(add, table.config.stored_partition_by) for add in islice(adds, _SAMPLE_FILES)]
     size = sum(file.add.size_bytes for file in files) * _PARQUET_TO_ARROW
     return 0 < size <= sum(file.rows for file in files) * _SMALL_ROW_BYTES
 

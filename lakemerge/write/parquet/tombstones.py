@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from lakemerge.format.names import TOMBSTONE_FOLDER
 from lakemerge.options import Settings
+from lakemerge.schema.names import ColumnNames
 from lakemerge.storage.base import Store
 from lakemerge.write.parquet.output import ParquetOutput
 
@@ -21,12 +22,14 @@ class TombstonesOutput:
 
     :param name: begin version and transaction id of the write.
     :param ordinal: the ordinal of the file of merged rows that the tombstones belong to.
+    :param names: those that the table's columns have in files.
     """
 
-    def __init__(self, store: Store, name: str, ordinal: int, settings: Settings) -> None:
+    def __init__(self, store: Store, name: str, ordinal: int, settings: Settings, names: ColumnNames) -> None:
         self._store = store
         self._path = f"{TOMBSTONE_FOLDER}/{name}-{ordinal:010d}.parquet"
         self._settings = settings
+        self._names = names
         self._held: list[pa.Table] = []
         self._held_rows = self._held_bytes = 0
         self._output: ParquetOutput | None = None
@@ -64,6 +67,7 @@ class TombstonesOutput:
     def _flush(self) -> None:
         if self._output is None:
             self._output = ParquetOutput(self._store, self._path, group_rows=self._settings.row_group_rows)
-        self._output.write(pa.concat_tables(self._held))
+        rows = pa.concat_tables(self._held)
+        self._output.write(rows.rename_columns(self._names.all_of(rows.column_names)))
         self._held = []
         self._held_rows = self._held_bytes = 0

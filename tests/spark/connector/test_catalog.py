@@ -137,8 +137,25 @@ def test_alter(lake: Lake) -> None:
     lake("ALTER TABLE {}.db.t UNSET TBLPROPERTIES ('team')")
     assert "team" not in dict(lake("SHOW TBLPROPERTIES {}.db.t"))
     lake.refused("ALTER TABLE {}.db.t ALTER COLUMN note SET NOT NULL", "_LEGACY_ERROR_TEMP_2330")
-    for statement in ("DROP COLUMN note", "RENAME COLUMN note TO text"):
+
+
+def test_columns_are_renamed_and_dropped(lake: Lake) -> None:
+    lake.made()
+    before = lake("SELECT id, state, at FROM {}.db.t ORDER BY id")
+    lake("ALTER TABLE {}.db.t RENAME COLUMN state TO `the state`")
+    lake("ALTER TABLE {}.db.t RENAME COLUMN id TO number")
+    lake("ALTER TABLE {}.db.t DROP COLUMN n")
+    assert lake("SELECT number, `the state`, at FROM {}.db.t ORDER BY number") == before
+    lake("INSERT INTO {}.db.t (number, `the state`, at) VALUES (9, 'z', 99)")
+    lake("UPDATE {}.db.t SET `the state` = 'y' WHERE number = 9")
+    assert lake("SELECT * FROM {}.db.t WHERE `the state` = 'y'") == [(9, "y", 99)]
+    table = LakeTable.open(lake.folder / "db" / "t")
+    assert table.key == ("number",)
+    lake("ALTER TABLE {}.db.t ADD COLUMN s STRUCT<a: INT>")
+    for statement in ("DROP COLUMN number", "RENAME COLUMN s.a TO b", "DROP COLUMN s.a"):
         lake.refused(f"ALTER TABLE {{}}.db.t {statement}", "LAKEMERGE_SCHEMA")
+    lake.refused("ALTER TABLE {}.db.t REPLACE COLUMNS (number BIGINT)", "LAKEMERGE_SCHEMA")
+    assert LakeTable.check(lake.folder / "db" / "t").ok
 
 
 def test_a_table_of_a_query_is_one_commit(lake: Lake) -> None:

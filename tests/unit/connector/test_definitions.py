@@ -73,11 +73,16 @@ def test_changes_of_properties() -> None:
         change(put("buckets", "8"))
 
 
+def test_columns_are_renamed_and_dropped() -> None:
+    assert change({"change": "rename column", "column": ["v"], "to": "w x"}) == {"rename_columns": {"`v`": "w x"}}
+    assert change({"change": "drop column", "column": ["v"]}) == {"drop_columns": ["`v`"]}
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"change": "drop column", "column": ["v"]}, "DROP COLUMN `v`"),
-        ({"change": "rename column", "column": ["v"], "to": "w"}, "RENAME COLUMN `v`"),
+        ({"change": "drop column", "column": ["s", "v"]}, "DROP COLUMN `s`.`v`"),
+        ({"change": "rename column", "column": ["s", "v"], "to": "w"}, "RENAME COLUMN `s`.`v`"),
         ({"change": "nullability", "column": ["v"], "nullable": False}, "SET NOT NULL of `v`"),
         ({"change": "add column", "column": ["n"], "type": '"integer"', "nullable": False}, "NOT NULL"),
         ({"change": "position", "column": ["v"], "after": "x"}, "no column 'x'"),

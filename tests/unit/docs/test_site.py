@@ -234,6 +234,7 @@ def test_every_public_name_is_told() -> None:
         "monitoring.md",
         "other-engines.md",
         "partial-updates.md",
+        "rename-and-drop.md",
     ],
 )
 def test_a_guide_runs_as_it_stands(guide: str, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from lakemerge import FrameError, LakeTable, MergeOverflowError, Settings
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
+from lakemerge.schema.names import ColumnNames
 from lakemerge.storage import LocalStore
 from mergers import Groups, Merged, default_registry, portions
 from mergers.builtin.functions import base as functions
@@ -322,7 +323,9 @@ def test_a_dictionary_does_not_hide_how_large_values_are(tmp_path: Path) -> None
     seen: list[int] = []
     largest = 0
     with ParquetFiles(LocalStore(tmp_path)) as files:
-        for table, first, last in files.stream(StoredFile("f.parquet"), schema=schema, budget_bytes=256 * 1024):
+        for table, first, last in files.stream(
+            StoredFile("f.parquet"), schema=schema, names=ColumnNames(), budget_bytes=256 * 1024
+        ):
             assert first == len(seen)
             seen += table.column("n").to_pylist()
             largest = max(largest, table.nbytes)

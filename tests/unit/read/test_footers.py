@@ -18,6 +18,7 @@ import pytest
 from lakemerge import LakeTable, TableDamagedError
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.parquet.footers import END, check_chunks
+from lakemerge.schema.names import ColumnNames
 from lakemerge.storage import LocalStore
 
 ROOT = Path(__file__).parents[3]
@@ -87,7 +88,7 @@ def test_damage_is_named(tmp_path: Path, what: str) -> None:
     (tmp_path / "file").write_bytes(damaged)
     schema = pa.schema([("a", pa.int64())])
     with ParquetFiles(LocalStore(tmp_path)) as files, pytest.raises(TableDamagedError, match="file 'file'.*" + message):
-        list(files.stream(StoredFile("file"), schema=schema, budget_bytes=2**20))
+        list(files.stream(StoredFile("file"), schema=schema, names=ColumnNames(), budget_bytes=2**20))
 
 
 @pytest.mark.parametrize("size", [None, 0, 9, 2**31 - 1, 2**32 - 1])
@@ -144,6 +145,7 @@ from lakemerge import LakeTable, TableDamagedError
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.format.block_index import _INDEX_SCHEMA, _index_columns
 from lakemerge.format.minor import positions_table
+from lakemerge.schema.names import ColumnNames
 from lakemerge.storage import LocalStore
 from tests.property.damage import make_whole
 from tests.unit.read.test_footers import END, footer_of
@@ -155,7 +157,7 @@ schema, store = LakeTable.open(root).schema, LocalStore(root)
 
 def rows(path):
     with ParquetFiles(store) as files:
-        return list(files.stream(StoredFile(path), schema=schema, budget_bytes=100))
+        return list(files.stream(StoredFile(path), schema=schema, names=ColumnNames(), budget_bytes=100))
 
 
 files = [path.relative_to(root).as_posix() for path in root.rglob("*.parquet")]

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
+from lakemerge.schema.names import ColumnNames
 from lakemerge.storage import LocalStore
 from lakemerge.storage.base import RangedFile
 
@@ -67,7 +68,10 @@ def test_announced_is_what_is_read(
         files.footer(stored)
         store.file.reads.clear()
         found = pa.concat_tables(
-            table for table, _, _ in files.stream(stored, schema=schema, budget_bytes=budget, row_groups=groups)
+            table
+            for table, _, _ in files.stream(
+                stored, schema=schema, names=ColumnNames(), budget_bytes=budget, row_groups=groups
+            )
         )
         reads, announced = store.file.reads, store.file.announced
     taken = [0, 1, 2, 3] if groups is None else groups
@@ -87,5 +91,7 @@ def test_announced_is_what_is_read(
 def test_a_file_that_wants_nothing_announced_is_read_as_before(tmp_path: Path) -> None:
     pq.write_table(ROWS, tmp_path / "f.parquet")
     with ParquetFiles(LocalStore(tmp_path)) as files:
-        ((table, first, last),) = files.stream(StoredFile("f.parquet"), schema=ROWS.schema, budget_bytes=1 << 30)
+        ((table, first, last),) = files.stream(
+            StoredFile("f.parquet"), schema=ROWS.schema, names=ColumnNames(), budget_bytes=1 << 30
+        )
     assert (table.equals(ROWS), first, last) == (True, 0, True)

@@ -11,6 +11,7 @@ import pytest
 from lakemerge.format.keys import KeySpan
 from lakemerge.read.filter.filter import parse_filter
 from lakemerge.read.parquet.row_groups import in_span, key_bounds, matching, with_keys
+from lakemerge.schema.names import ColumnNames
 
 SCHEMA = pa.schema(
     [("s", pa.struct([("a", pa.int64()), ("b", pa.list_(pa.int64()))])), ("k", pa.int64()), ("f", pa.float64())]
@@ -42,8 +43,8 @@ def footer(tmp_path: Path) -> pq.FileMetaData:
 def test_by_condition(footer: pq.FileMetaData, condition: str, groups: list[int]) -> None:
     parsed = parse_filter(condition, SCHEMA)
     assert parsed is not None
-    assert matching(parsed)(footer, range(3)) == groups
-    assert matching(parsed)(footer, [1]) == [group for group in groups if group == 1]
+    assert matching(parsed, ColumnNames())(footer, range(3)) == groups
+    assert matching(parsed, ColumnNames())(footer, [1]) == [group for group in groups if group == 1]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_by_span_of_keys_of_several_columns(tmp_path: Path) -> None:
 def test_a_column_that_the_file_lacks_tells_nothing(footer: pq.FileMetaData) -> None:
     parsed = parse_filter("x = 1", pa.schema([("x", pa.int64())]))
     assert parsed is not None
-    assert matching(parsed)(footer, range(3)) == [0, 1, 2]
+    assert matching(parsed, ColumnNames())(footer, range(3)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
