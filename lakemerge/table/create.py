@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
+import orjson
 import pyarrow as pa
 
 from lakemerge._internal.arguments import mapping, shown
@@ -41,6 +42,7 @@ from lakemerge.layout.partition import is_partitionable
 from lakemerge.quantities import byte_count
 from lakemerge.schema.names import COLUMN_MAPPING
 from lakemerge.schema.schema import needs_timestamp_ntz, to_arrow_schema, to_delta_json
+from lakemerge.sql.types import field_ddl
 from mergers import Merger, TableShape
 from mergers.logs import logger
 from mergers.ordering import is_orderable
@@ -50,6 +52,7 @@ from mergers.wording import argument, in_python
 
 __all__ = [
     "Definition",
+    "IfExists",
     "check_replaces",
     "choose_merger",
     "create_table",
@@ -57,6 +60,9 @@ __all__ = [
     "property_problems",
     "tell_locked_out",
 ]
+
+IfExists = Literal["error", "open"]
+"""What a creation does where there is a table already."""
 
 _logger = logger(__name__)
 
@@ -111,8 +117,15 @@ def create_table(
     description: str | None,
     properties: Mapping[str, str] | None,
     replace: bool = False,
+    if_exists: IfExists = "error",
 ) -> Snapshot:
     """Validate and commit version 0, or the version that replaces a table; see :meth:`lakemerge.LakeTable.create`."""
+    given: object = if_exists
+    if not isinstance(given, str) or given not in get_args(IfExists):
+        known = ", ".join(map(repr, get_args(IfExists)))
+        raise InputError(f"{argument('if_exists')} must be one of {known}, not {shown(if_exists)}")
+    if replace and if_exists != "error":
+        raise InputError(f"give {argument('replace', True)} or {argument('if_exists', if_exists)}, not both")
     defined = define_table(
         handle,
         schema,
@@ -130,14 +143,17 @@ def create_table(
     def build(tip: Snapshot | None) -> Attempt | AlreadyDone:
         if tip is None:
             return Attempt([defined.protocol, defined.metadata, State().domain()])
-        check_replaces(handle, tip, replace=replace)
+        check_replaces(handle, tip, replace=replace or if_exists == "open")
+        if if_exists == "open":
+            _check_same(handle, tip, defined, buckets=buckets, properties=properties or {})
+            return AlreadyDone(tip.version)
         return replacement(handle.view(tip), defined.metadata, defined.protocol, handle.now_ms())
 
     # As in Delta, a commit that may replace a table says so, whether there was one or not.
     operation = Operation.REPLACE if replace else Operation.CREATE
     outcome = handle.log.commit(None, build, operation=operation, parameters=defined.parameters)
     if isinstance(outcome, AlreadyDone):
-        raise AssertionError("creating a table is never done already")
+        return handle.log.snapshot()
     tell_locked_out(handle, None, outcome.snapshot)
     return outcome.snapshot
 
@@ -243,6 +259,53 @@ def check_replaces(handle: Handle, tip: Snapshot, *, replace: bool) -> None:
             + f", replace it by an empty one ({argument('replace', True)}), or use another path",
             url=url,
         )
+
+
+def _check_same(
+    handle: Handle, tip: Snapshot, defined: Definition, *, buckets: int | None, properties: Mapping[str, str]
+) -> None:
+    """Raise :class:`TableExistsError` unless the table at ``tip`` has the definition. What the definition leaves to the
+    table does not count: the bucket count, and properties that are not given."""
+    wanted, there, metadata = defined.config, handle.view(tip).config, defined.metadata
+    has = tip.metadata.configuration
+    problems = [
+        f"{what} {_told(now)}, not {_told(asked)}"
+        for what, asked, now in (
+            ("its columns are", _columns(wanted.schema), _columns(there.schema)),
+            ("its key is", wanted.key, there.key),
+            ("its ordering is", wanted.ordering, there.ordering),
+            ("it is partitioned by", wanted.partition_by, there.partition_by),
+            ("its merger is", wanted.merger_name, there.merger_name),
+            ("the merger's options are", _plain(wanted.merger_options), _plain(there.merger_options)),
+            ("its name is", metadata.name, tip.metadata.name),
+            ("its description is", metadata.description, tip.metadata.description),
+            *((f"its property {name!r} is", value, has.get(name)) for name, value in properties.items()),
+        )
+        if asked != now
+    ]
+    if buckets is not None and there.buckets is not None and buckets != there.buckets:
+        problems.append(f"it has {there.buckets} buckets, not {buckets}")
+    if problems:
+        raise TableExistsError(
+            f"the table at {handle.store.url} has another definition: {'; '.join(problems)}. Open it as it is"
+            + in_python(" (LakeTable.open)")
+            + ", alter it, or use another path",
+            url=handle.store.url,
+            problems=tuple(problems),
+        )
+
+
+def _columns(schema: pa.Schema) -> tuple[str, ...]:
+    return tuple(field_ddl(field, " ") for field in schema)
+
+
+def _plain(options: Mapping[str, object]) -> object:
+    """Options as a table keeps them."""
+    return orjson.loads(orjson.dumps(dict(options)))
+
+
+def _told(value: object) -> str:
+    return ", ".join(map(str, value)) or "nothing" if isinstance(value, tuple) else repr(value)
 
 
 def _protocol(schema: pa.Schema) -> Protocol:

@@ -48,7 +48,7 @@ from lakemerge.results.maintenance import CopyResult, ExpiryResult, MaintenanceR
 from lakemerge.results.writes import RestoreResult, TransactionPlan, UpsertResult
 from lakemerge.storage import open_store
 from lakemerge.table.alter import SchemaChange, alter
-from lakemerge.table.create import create_table
+from lakemerge.table.create import IfExists, create_table
 from lakemerge.table.describe import BucketInfo, ReadPlan, TableDetail, buckets_of, detail_of, html_of, plan_of
 from lakemerge.table.drop import drop_table, table_exists
 from lakemerge.table.gauges import TableGauges, gauges_of
@@ -135,6 +135,7 @@ class LakeTable:
         settings: Settings | None = None,
         spark: SparkSession | None = None,
         replace: bool = False,
+        if_exists: IfExists = "error",
     ) -> LakeTable:
         """Create an empty table.
 
@@ -155,10 +156,14 @@ class LakeTable:
             cannot land after it, and other objects of the old table raise :class:`TableReplacedError`
             (docs/guides/schema.md, "Replace a table"). Do not remove the folder instead: what still runs then would
             mix with the new table.
+        :param if_exists: ``open`` opens the table that is at the path already, if it has this definition. The bucket
+            count counts only if it is given and the table has one, and a property only if it is given. Of several
+            processes that make the table at once, one does, and the others open it.
         :raises lakemerge.SchemaError: columns or buckets cannot be used. The error lists every problem.
         :raises lakemerge.MergerConfigurationError: the merger's options are not valid.
         :raises lakemerge.MergerMissingError: no such merger is registered.
-        :raises lakemerge.TableExistsError: there is already a table at the path; with ``replace``, a plain Delta table.
+        :raises lakemerge.TableExistsError: there is already a table at the path; with ``replace``, a plain Delta table;
+            with ``if_exists="open"``, one with another definition. The error lists every difference.
         """
         handle = open_handle(path, storage_options, mergers, settings).knowing(merger)
         session = prepared(spark)
@@ -175,6 +180,7 @@ class LakeTable:
             description=description,
             properties=properties,
             replace=replace,
+            if_exists=if_exists,
         )
         return cls(handle, snapshot, pinned=False, spark=session)
 

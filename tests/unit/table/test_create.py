@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from lakemerge import (
     InputError,
@@ -254,3 +256,56 @@ def test_settings_are_positive_integers() -> None:
         with pytest.raises(InputError, match=r"Settings\.threads must be a positive integer"):
             Settings(threads=value)  # type: ignore[arg-type]
     assert Settings(threads=1).threads == 1
+
+
+HOW: dict[str, Any] = {"key": ["k"], "ordering": ["o"], "options": delete_when("s", "gone"), "description": "mine"}
+
+
+def test_a_table_that_is_there_is_opened(tmp_path: Path) -> None:
+    made = LakeTable.create(tmp_path, "k BIGINT, o BIGINT, s STRING COMMENT 'c'", if_exists="open", **HOW)
+    made.upsert(pa.table({"k": [1], "o": [1], "s": ["a"]}))
+    made.alter(properties={"team": "x", "lakemerge.maintenance": "off"})
+    again = LakeTable.create(tmp_path, "k BIGINT, o BIGINT, s STRING COMMENT 'c'", if_exists="open", **HOW)
+    assert (again.version, again.to_arrow().num_rows) == (made.version, 1)
+    named = {**HOW, "buckets": again.bucket_count, "properties": {"team": "x"}}
+    assert LakeTable.create(tmp_path, again.schema, if_exists="open", **named).version == made.version
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"schema": "k BIGINT, o BIGINT, s STRING, n INT"}, "its columns are .*`s` STRING, not .*`n` INT"),
+        ({"schema": "k BIGINT, o INT, s STRING"}, "its columns are"),
+        ({"schema": "k BIGINT, o BIGINT, s STRING COMMENT 'x'"}, "its columns are"),
+        ({"key": ["k", "s"], "options": {}}, "its key is k, not k, s"),
+        ({"ordering": [], "options": {}}, "its ordering is o, not nothing.* is 'event-time', not 'commit-time'"),
+        ({"options": {}}, "the merger's options are"),
+        ({"partition_by": ["k"]}, "it is partitioned by nothing, not k"),
+        ({"buckets": 8}, "it has 2 buckets, not 8"),
+        ({"description": None}, "its description is 'mine', not None"),
+        ({"properties": {"team": "x"}}, "its property 'team' is None, not 'x'"),
+        ({"replace": True}, "not both"),
+        ({"if_exists": "skip"}, "if_exists must be one of 'error', 'open'"),
+    ],
+)
+def test_a_table_of_another_definition_is_not_opened(tmp_path: Path, other: dict[str, Any], message: str) -> None:
+    LakeTable.create(tmp_path, "k BIGINT, o BIGINT, s STRING", buckets=2, **HOW)
+    how = {"schema": "k BIGINT, o BIGINT, s STRING", "if_exists": "open", **HOW, **other}
+    with pytest.raises(LakeMergeError, match=message):
+        LakeTable.create(tmp_path, how.pop("schema"), **how)
+    assert LakeTable.open(tmp_path).version == 0
+
+
+def test_of_those_who_make_a_table_at_once_one_does(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        made = pool.map(
+            lambda _: LakeTable.create(tmp_path, "k BIGINT, o BIGINT, s STRING", if_exists="open", **HOW), range(8)
+        )
+        assert {table.version for table in made} == {0}
+    assert [entry.operation for entry in LakeTable.open(tmp_path).history()] == ["CREATE TABLE"]
+
+
+def test_a_plain_delta_table_is_not_opened(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, pa.table({"k": [1], "o": [1], "s": ["a"]}))
+    with pytest.raises(TableExistsError, match="plain Delta table"):
+        LakeTable.create(tmp_path, "k BIGINT, o BIGINT, s STRING", if_exists="open", **HOW)
