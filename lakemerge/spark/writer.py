@@ -28,12 +28,14 @@ from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.results.writes import UpsertResult
 from lakemerge.schema.schema import from_delta_json, type_ddl
 from lakemerge.spark.load import bulk_load
+from lakemerge.spark.names import quoted
 from lakemerge.spark.sessions import is_running, prepare_workers, session_settings
 from lakemerge.spark.transport.jobs import RESULT_DDL, collect_results, map_in_tasks, result_batch
 from lakemerge.spark.transport.portable import portable
 from lakemerge.spark.transport.transit import batches_by_rows, send
 from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.first_load import load_file_slice
+from lakemerge.write.moves import Moves
 from lakemerge.write.overwrite import (
     AsStates,
     OverwriteRequest,
@@ -45,7 +47,9 @@ from lakemerge.write.overwrite import (
 from lakemerge.write.pack import Packed, PackSpec, pack
 from lakemerge.write.start import Write, WriteRequest
 from lakemerge.write.upsert import finish
+from mergers import RowKind
 from mergers.restart import SET
+from mergers.type_names import type_name
 from mergers.wording import argument
 
 __all__ = [
@@ -76,6 +80,10 @@ def upsert_dataframe(
 ) -> UpsertResult:
     """Upsert a Spark DataFrame; see :meth:`lakemerge.LakeTable.upsert`."""
     frame, schema = _typed(frame, begin, request.merge_schema)
+    if request.before:
+        moves = Moves.of(request.before, schema, begin.config, request.kind_column)
+        _check_types(schema, moves)
+        frame, schema, request = _expanded(frame, moves), moves.schema(schema), request.expanded(moves)
     estimated_bytes = _estimated_bytes(frame) if begin.is_empty else None
     write = Write.start(handle, begin, schema, request, estimated_bytes=estimated_bytes)
     if isinstance(write, UpsertResult):
@@ -85,6 +93,44 @@ def upsert_dataframe(
         return loaded
     packed = _packed(write, frame)
     return finish(write, packed, load_file_slices=partial(load_on_spark, frame.sparkSession))
+
+
+def _check_types(schema: pa.Schema, moves: Moves) -> None:
+    """Raise :class:`FrameError` if Spark would have to cast partition values: its casts change some."""
+    for field, *names in zip(moves.partition, moves.now, moves.before, strict=True):
+        for name in names:
+            if schema.field(name).type != field.type:
+                raise FrameError(
+                    f"column {name!r} is {type_name(schema.field(name).type)}, the table has {type_name(field.type)}: "
+                    f"with {argument('before')}, cast it",
+                    column=name,
+                )
+
+
+def _expanded(frame: DataFrame, moves: Moves) -> DataFrame:
+    """As :meth:`lakemerge.write.moves.Moves.expanded`. A row's delete stays before its record."""
+    kind = functions.lit(RowKind.UPDATE_AFTER.symbol)
+    given = kind if moves.given_kind is None else functions.col(quoted(moves.given_kind)).cast("string")
+    moved, was = functions.lit(False), dict[str, Column]()
+    types = {name: type_ddl(field.type) for name, field in zip(moves.now, moves.partition, strict=True)}
+    for now, before in zip(moves.now, moves.before, strict=True):
+        old, new = (functions.col(quoted(name)).cast(types[now]) for name in (before, now))
+        moved = moved | functions.coalesce(old != new, functions.lit(False))
+        was[now] = functions.coalesce(old, new)
+    if moves.given_kind is not None:
+        moved = moved & ~functions.coalesce(given.isin("-U", "update_preimage"), functions.lit(False))
+    record, delete = [], []
+    for name in moves.kept:
+        column = functions.col(quoted(name))
+        column = column.cast(types[name]) if name in types else column
+        record.append(column.alias(name))
+        standing = was.get(name, column) if name in moves.standing else functions.when(functions.lit(False), column)
+        delete.append(standing.alias(name))
+    record.append(given.alias(moves.kind_column))
+    delete.append(functions.lit(RowKind.DELETE.symbol).alias(moves.kind_column))
+    both = functions.array(functions.when(moved, functions.struct(*delete)), functions.struct(*record))
+    rows = frame.select(functions.explode(functions.array_compact(both)).alias("_lm_row"))
+    return rows.select("_lm_row.*")
 
 
 def overwrite_dataframe(handle: Handle, begin: TableView, frame: DataFrame, request: OverwriteRequest) -> UpsertResult:

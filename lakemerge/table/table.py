@@ -336,6 +336,7 @@ class LakeTable:
         frame: object,
         *,
         kind_column: str | None = None,
+        before: Mapping[str, str] | None = None,
         merge_schema: bool = False,
         txn: tuple[str, int] | None = None,
         info: Mapping[str, object] | None = None,
@@ -348,6 +349,9 @@ class LakeTable:
             one in the table's type.
         :param kind_column: the column that holds each row's kind (``+I``, ``+U``, ``-U``, ``-D``).
             It is not stored. Without it every row is an upsert.
+        :param before: for rows whose partition changes: partition column -> the frame's column with its value in the
+            row before (null: there was none, or it is the same). Where the two differ, the key in the old partition
+            gets a delete with the record's ordering, in the same commit. These columns are not stored.
         :param merge_schema: if the frame has columns or struct fields that the table lacks, add them to the end of
             the table's schema, as nullable ones, in the same commit. Without this, such a frame is refused.
         :param txn: ``(application id, number)``. The write changes nothing if its number is not above the last one
@@ -358,7 +362,9 @@ class LakeTable:
             same name and another type. Nothing was committed.
         :raises lakemerge.OutcomeUnknownError: the store did not say whether the commit landed.
         """
-        request = WriteRequest(kind_column=kind_column, txn=txn, info=info or {}, merge_schema=merge_schema)
+        request = WriteRequest(
+            kind_column=kind_column, txn=txn, info=info or {}, merge_schema=merge_schema, before=before or {}
+        )
         return self._write(frame, request)
 
     @observed

@@ -32,6 +32,7 @@ from lakemerge.schema.schema import castable
 from lakemerge.write.carried import CARRIED
 from lakemerge.write.discard import discard
 from lakemerge.write.frame import SYMBOLS, FramePlan
+from lakemerge.write.moves import Moves
 from lakemerge.write.pack import PackSpec
 from mergers import Merger, RowKind
 from mergers.type_names import type_name
@@ -61,10 +62,16 @@ class WriteRequest:
     merge_schema: bool = False
     operation: str | None = None
     """The name of the operation in the history, if not that of an upsert or delete."""
+    before: Mapping[str, str] = field(default_factory=dict)
+    """Partition column -> the frame's column with its value in the row before; see :mod:`lakemerge.write.moves`."""
 
     def merging_schema(self) -> WriteRequest:
         """The same, and the frame's new columns are added to the table."""
         return replace(self, merge_schema=True)
+
+    def expanded(self, moves: Moves) -> WriteRequest:
+        """The same, for the frame that has the deletes of moved keys."""
+        return replace(self, before={}, kind_column=moves.kind_column)
 
 
 class OwnTxn(NamedTuple):

@@ -24,13 +24,14 @@ from lakemerge.format.base_file import BaseFile
 from lakemerge.format.block_index import LogCommit, write_block_index
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.names import LOG_FOLDER
-from lakemerge.frames import given_frame
+from lakemerge.frames import GivenFrame, given_frame
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView, build_file_slices
 from lakemerge.results.writes import UpsertResult
 from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.discard import ROWS_FOLDERS, discard_packed
 from lakemerge.write.first_load import HeldRecords, hold, load_file_slice, load_held, read_ahead
+from lakemerge.write.moves import Moves
 from lakemerge.write.pack import Packed, pack
 from lakemerge.write.start import Write, WriteRequest
 
@@ -55,6 +56,10 @@ def upsert_arrow(
 ) -> UpsertResult:
     """Upsert a frame that can be read as Arrow; see :meth:`lakemerge.LakeTable.upsert`."""
     given = given_frame(frame)
+    if request.before:
+        moves = Moves.of(request.before, given.reader.schema, begin.config, request.kind_column)
+        given = GivenFrame(moves.expanded(given.reader), given.size_bytes, is_arrow=False)
+        request = request.expanded(moves)
     write = Write.start(handle, begin, given.reader.schema, request, estimated_bytes=given.size_bytes)
     if isinstance(write, UpsertResult):
         return write
