@@ -205,7 +205,13 @@ class ColumnNames:
                 if (there := (before.get(path[0], ""), *path[1:])) in self.ids
             }
         kept = replace(
-            self, stored=stored, ids=ids, epoch=max(self.epoch, earlier.epoch) + 1, table_id=table_id, former={}
+            self,
+            stored=stored,
+            ids=ids,
+            max_id=max(self.max_id, earlier.max_id),
+            epoch=max(self.epoch, earlier.epoch) + 1,
+            table_id=table_id,
+            former={},
         )
         return replace(kept.extended(schema), former=earlier.former)
 

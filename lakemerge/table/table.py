@@ -90,7 +90,8 @@ class LakeTable:
 
         make      create, open, exists, drop
         write     upsert, delete, update_where, delete_where, merge, overwrite, ingest, write_stream, batch_writer
-        read      to_arrow, scan, get, query, to_df, create_temp_view, explain_read, failed_keys
+        read      to_arrow, scan, get, query, to_df, create_temp_view, register, explain_read,
+                  failed_keys
         follow    changes, changes_df, follow, consumers
         ask why   explain, lineage, what_if, verify_merger, replay
         note      record_send, associate
@@ -825,6 +826,21 @@ class LakeTable:
     ) -> None:
         """Make this version available to Spark SQL under a name."""
         self.to_df(columns=columns, failed_keys=failed_keys).createOrReplaceTempView(name)
+
+    @checked
+    def register(self, spark: SparkSession, name: str) -> None:
+        """Make an entry in Spark's catalog by which all engines of it read the table as a Delta table:
+        ``CREATE TABLE ... USING delta LOCATION``. They see the read-optimised view, as of the last compaction or
+        publication (docs/guides/other-engines.md). No commit is made. The entry follows the table by itself; call this
+        again after columns changed, for those who read the columns that the metastore keeps.
+
+        :param name: the entry, such as ``db.orders``.
+        :raises lakemerge.InputError: the catalog is none of Delta's, or has another table of that name. In the first
+            case the error has the statement to run elsewhere.
+        """
+        from lakemerge.spark.registering import register_as_delta
+
+        register_as_delta(spark, self._open.handle, name)
 
     @observed
     @checked

@@ -104,7 +104,10 @@ def finish(write: Write, packed: Sequence[Packed], *, load_file_slices: LoadFile
         logs = _log_commit(write, blocks)
         provenance = write.provenance
         if write.frame.differs:
-            provenance = provenance.with_parameters(columns=[] if logs is None else list(logs.columns))
+            stored = frozenset(() if logs is None else logs.columns)
+            carried = write.begin.config.names.carried(stored)
+            names = [name for name in write.frame.schema.names if name in carried]
+            provenance = provenance.with_parameters(columns=names)
         outcome = commit_logs(write.handle, write.begin, logs, provenance, metrics | {"numOutputBytes": size})
     if isinstance(outcome, AlreadyDone):
         write.discard()

@@ -208,6 +208,7 @@ SPARK = {
     "to_df": "needs a session",
     "create_temp_view": "needs a session",
     "changes_df": "needs a session",
+    "register": "needs a session",
     "write_stream": "needs a session",
     "batch_writer": "gives a function for a session",
 }

@@ -241,6 +241,17 @@ def test_a_restore_never_takes_the_mapping_back(tmp_path: Path) -> None:
     assert LakeTable.check(tmp_path / "t").findings == ()
 
 
+def test_a_restore_over_a_replacement_keeps_all_ids(tmp_path: Path) -> None:
+    table = create(tmp_path / "t", schema="k BIGINT, o BIGINT, v STRING, w STRING, x STRING")
+    table.upsert(frame([(1, 1, "a")]))
+    renamed = table.alter(rename_columns={"v": "title"})
+    replaced = create(tmp_path / "t", schema="k BIGINT, v STRING", ordering=[], replace=True)
+    replaced.alter(rename_columns={"v": "u"})
+    replaced.restore(version=renamed)
+    assert max_id(tmp_path / "t") == 5 == max(number for _, number in fields_of(tmp_path / "t").values())
+    assert rows_of(replaced.to_arrow(columns=["k", "o", "title"])) == [(1, 1, "a")]
+
+
 def test_a_feed_stops_where_names_change(tmp_path: Path) -> None:
     table = create(tmp_path / "t")
     table.upsert(frame([(1, 1, "a")]))
