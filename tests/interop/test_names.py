@@ -11,6 +11,7 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemerge import LakeTable, Settings
+from tests.property.test_names_property import Story
 
 Row = dict[str, Any]
 
@@ -75,3 +76,12 @@ def test_every_reader_sees_the_names_of_now(spark: SparkSession, tmp_path: Path,
     check(base if publish == "off" else None)
     table.compact()
     check()
+
+
+@pytest.mark.long
+def test_delta_spark_reads_a_history_with_other_names(spark: SparkSession, tmp_path: Path) -> None:
+    story = Story(tmp_path, "event-time", 5)
+    story.readers = [lambda path: spark.read.format("delta").load(str(path)).toArrow()]
+    for _ in range(12):
+        story.step()
+        story.check()
