@@ -30,5 +30,9 @@ class Traits:
     Columns may then get wider types under records that are not folded yet, since it does not matter in which type
     they are folded.
     """
+    whole_records: bool = False
+    """Columns that every upsert carries come from one record together: the merged row has the values that some upsert
+    has in all of them. A condition on these columns that all upserts meet is then met by all rows.
+    """
     tombstones: bool = True
     """A deleted key remembers its ordering, where ordering decides, and older records stay out."""

@@ -109,6 +109,8 @@ def check_same_meaning(begin: TableView, tip: TableView) -> None:
         raise CommitConflictError("the table was restored to an earlier version meanwhile; open it again and retry")
     if begin.state.merger_epoch != tip.state.merger_epoch or begin.config.merger_id != tip.config.merger_id:
         raise CommitConflictError("the table's merger or its options changed meanwhile; open the table again and retry")
+    if dict(begin.config.constraints) != dict(tip.config.constraints):
+        raise CommitConflictError("the table's constraints changed meanwhile; open the table again and retry")
     if tip.state.fence_begin_version > begin.version:
         raise CommitConflictError(
             f"this write began at version {begin.version}, before the vacuum fence {tip.state.fence_begin_version}; "

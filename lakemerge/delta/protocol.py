@@ -29,6 +29,7 @@ __all__ = [
 READER_FEATURES: Final = frozenset({"columnMapping", "deletionVectors", "timestampNtz", "typeWidening"})
 WRITER_FEATURES: Final = frozenset(
     {
+        "checkConstraints",
         "columnMapping",
         "deletionVectors",
         "domainMetadata",

@@ -23,10 +23,12 @@ from lakemerge.schema.widening import check_type_changes
 from mergers import Merger, MergerRegistry, TableShape
 from mergers.wording import argument
 
-__all__ = ["REMEMBERED", "TableConfig", "bucket_problems"]
+__all__ = ["CONSTRAINT_PREFIX", "REMEMBERED", "TableConfig", "bucket_problems"]
 
 
 _PREFIX = "lakemerge."
+CONSTRAINT_PREFIX: Final = "delta.constraints."
+"""Delta's own properties: a constraint's name follows, and its condition is the value."""
 REMEMBERED: Final = "lakemerge.tombstoneColumns"
 """The property that names what tombstones remember beside the ordering. It is there only if they do."""
 
@@ -48,6 +50,9 @@ class TableConfig:
     """The columns that tombstones have beside key and ordering. The merger chose them."""
     names: ColumnNames = field(default_factory=ColumnNames)
     """The names that the columns have in files. All other members have the names that people use."""
+
+    constraints: Mapping[str, str] = field(default_factory=dict)
+    """Name -> condition in SQL that every row meets."""
 
     @property
     def shape(self) -> TableShape:
@@ -102,7 +107,10 @@ class TableConfig:
         if self.buckets is not None:
             entries["buckets"] = str(self.buckets)
         own = {_PREFIX + name: value for name, value in entries.items()}
-        return own | skipping_property(self.schema, self.partition_by) | self.names.properties()
+        return own | skipping_property(self.schema, self.partition_by) | self.names.properties() | self._constrained()
+
+    def _constrained(self) -> dict[str, str]:
+        return {CONSTRAINT_PREFIX + name: text for name, text in self.constraints.items()}
 
     @staticmethod
     def of(metadata: Metadata, *, url: str) -> TableConfig:
@@ -146,6 +154,11 @@ class TableConfig:
                 merger_options=dict(orjson.loads(entries["merger.options"])),
                 remembers=remembers,
                 names=names,
+                constraints={
+                    name.removeprefix(CONSTRAINT_PREFIX): text
+                    for name, text in metadata.configuration.items()
+                    if name.startswith(CONSTRAINT_PREFIX)
+                },
             )
         except (KeyError, ValueError, TypeError) as error:
             raise TableDamagedError(f"the table properties of {url} are damaged: {error!r}", url=url) from error

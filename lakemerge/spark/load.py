@@ -91,6 +91,7 @@ def bulk_load(write: Write, frame: DataFrame) -> UpsertResult | None:
         and write.frame.full
         and _casts_alike(write.frame)
         and not config.partition_by
+        and not config.constraints
         and not config.names.is_on  # Spark writes the names that people use
         and merger.traits(config.shape).lone_upsert_is_row
         and not _checks_more(merger)

@@ -12,15 +12,16 @@ from dataclasses import dataclass, field, replace
 import orjson
 import pyarrow as pa
 
-from lakemerge.commits.base import commit_to, landed
-from lakemerge.delta import Attempt, Metadata, Snapshot
+from lakemerge.commits.base import commit_to, landed, rows_changed
+from lakemerge.delta import Attempt, Metadata, Protocol, Snapshot
 from lakemerge.errors import CommitConflictError, CompactFirstError, InputError, SchemaError
-from lakemerge.format.config import REMEMBERED, TableConfig
+from lakemerge.format.config import CONSTRAINT_PREFIX, REMEMBERED, TableConfig
 from lakemerge.format.operations import Operation
 from lakemerge.format.publish import Publish, with_vectors, with_vectors_enabled
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView
+from lakemerge.read.scan import scan
 from lakemerge.schema.evolution import (
     new_columns,
     with_columns,
@@ -35,6 +36,7 @@ from lakemerge.schema.names import with_mapping
 from lakemerge.schema.widening import PROPERTY, with_feature
 from lakemerge.table.create import choose_merger, property_problems, tell_locked_out
 from lakemerge.table.open_table import OpenTable
+from lakemerge.write.checks import Check, checks_of
 from mergers import Merger
 from mergers.errors import MergerConfigurationError
 from mergers.wording import argument
@@ -51,6 +53,8 @@ _CHANGES = (
     "order",
     "merger",
     "options",
+    "add_constraints",
+    "drop_constraints",
     "properties",
     "description",
 )
@@ -93,6 +97,8 @@ def alter(
     *,
     merger: str | Merger | None = None,
     options: Mapping[str, object] | None = None,
+    add_constraints: Mapping[str, str] | None = None,
+    drop_constraints: Sequence[str] | None = None,
     properties: Mapping[str, str | None] | None = None,
     description: str | None = None,
 ) -> int:
@@ -105,6 +111,8 @@ def alter(
         columns=columns,
         merger=merger,
         options=options,
+        add_constraints=add_constraints,
+        drop_constraints=drop_constraints,
         properties=properties,
         description=description,
     )
@@ -120,6 +128,8 @@ def alter_table(
     columns: SchemaChange,
     merger: str | Merger | None,
     options: Mapping[str, object] | None,
+    add_constraints: Mapping[str, str] | None = None,
+    drop_constraints: Sequence[str] | None = None,
     properties: Mapping[str, str | None] | None = None,
     description: str | None = None,
 ) -> Snapshot:
@@ -127,7 +137,8 @@ def alter_table(
 
     Returns the snapshot that has the change. If there is nothing to change, returns the snapshot of ``begin``.
     """
-    if columns.is_empty and all(part is None for part in (merger, options, properties, description)):
+    parts = (merger, options, add_constraints, drop_constraints, properties, description)
+    if columns.is_empty and all(part is None for part in parts):
         *names, last = map(argument, _CHANGES)
         raise InputError(f"there is nothing to alter; give {', '.join(names)} or {last}")
     given = dict(properties or {})
@@ -144,6 +155,8 @@ def alter_table(
     remerged = (chosen.id, _json(chosen.options())) != (before.merger_id, _json(before.merger_options))
     if remerged:
         after = after.merged_by(chosen)
+    after = replace(after, constraints=_constraints(before.constraints, add_constraints, drop_constraints))
+    fresh = _checked(handle, begin, [c for c in _judged(after, chosen) if c.name not in before.constraints])
     old = begin.snapshot.metadata
     if after == before and not reshaped and _with_texts(old, given, description) == old:
         return begin.snapshot
@@ -153,6 +166,8 @@ def alter_table(
         _check_same_definition(begin.state, view.state)
         if remerged or computes:
             _check_no_live_logs(view)
+        if fresh and rows_changed(handle, begin, view):
+            raise CommitConflictError("rows were written while those that are there were checked; try again")
         names = _named(handle, begin, columns, view.version + 1).config.names.extended(schema)
         defined = replace(after, buckets=view.config.buckets, names=names)
         configuration = defined.configuration()
@@ -163,13 +178,10 @@ def alter_table(
         )
         if widened:
             configuration[PROPERTY] = "true"
-        kept = {name: value for name, value in metadata.configuration.items() if name != REMEMBERED}
+        gone = {REMEMBERED, *(CONSTRAINT_PREFIX + name for name in before.constraints)}
+        kept = {name: value for name, value in metadata.configuration.items() if name not in gone}
         metadata = with_vectors_enabled(replace(metadata, configuration={**kept, **configuration}))
-        protocol = with_feature(tip.protocol, schema) if widened else tip.protocol
-        if names.is_on:
-            protocol = with_mapping(protocol)
-        if Publish.of(metadata.configuration).by_vectors:
-            protocol = with_vectors(protocol)
+        protocol = _protocol(with_feature(tip.protocol, schema) if widened else tip.protocol, defined, metadata)
         state = replace(
             view.state,
             merger_epoch=view.state.merger_epoch + remerged,
@@ -204,6 +216,12 @@ def _named(handle: Handle, begin: TableView, columns: SchemaChange, version: int
     names = config.names.enabled(config.schema, begin.snapshot.metadata.id)
     merger = handle.registry.of_table(config.merger_id, config.merger_name)
     _check_follows(merger)
+    for check in checks_of(config.constraints, config.schema):
+        if found := sorted(check.columns & renamed.keys()):
+            raise SchemaError(
+                f"columns cannot be renamed: the constraint {check.name!r} ({check.text}) names {', '.join(found)}. "
+                "Drop the constraint first, and add it with the new names"
+            )
     if renamed:
         names = names.renamed(renamed, version)
         config = replace(
@@ -247,11 +265,65 @@ def _needed(config: TableConfig, merger: type[Merger], name: str) -> str | None:
     for role, columns in uses:
         if name in columns:
             return f"{name!r} is a {role} column"
+    for check in checks_of(config.constraints, config.schema):
+        if name in check.columns:
+            return f"the constraint {check.name!r} ({check.text}) names the column {name!r}: drop the constraint first"
     if name in config.remembers:
         return f"deletes remember the column {name!r}"
     if merger.renamed_options(config.merger_options, {name: f"{name}*"}) != config.merger_options:
         return f"options of the merger {merger.name!r} name the column {name!r}: change the options first"
     return None
+
+
+def _constraints(
+    present: Mapping[str, str], add: Mapping[str, str] | None, drop: Sequence[str] | None
+) -> Mapping[str, str]:
+    """The constraints after the change. Raises :class:`SchemaError`."""
+    left = dict(present)
+    for name in drop or ():
+        if name.lower() not in left:
+            raise SchemaError(f"there is no constraint {name!r}; the table has {', '.join(left) or 'none'}")
+        del left[name.lower()]
+    for name, text in (add or {}).items():
+        if not name.isidentifier() or name.lower() in left:
+            raise SchemaError(f"a constraint needs a name of letters and digits that no other has, not {name!r}")
+        left[name.lower()] = text
+    return left
+
+
+def _judged(config: TableConfig, merger: Merger) -> Sequence[Check]:
+    """The constraints of a table. Raises :class:`SchemaError` if records alone do not decide whether rows meet them."""
+    checks = checks_of(config.constraints, config.schema)
+    if checks and not merger.traits(config.shape).whole_records:
+        raise SchemaError(
+            f"the table cannot have the constraint {checks[0].name!r}: a write does not read the row that its record "
+            f"meets, and the merger {config.merger_name!r} makes rows of several records. Mergers that take whole "
+            "records, such as event-time and commit-time, can have constraints"
+        )
+    return checks
+
+
+def _checked(handle: Handle, begin: TableView, fresh: Sequence[Check]) -> Sequence[Check]:
+    """New constraints, which the rows of the version meet. Raises :class:`SchemaError` if some do not."""
+    if not fresh:
+        return fresh
+    for batch in scan(handle, begin, columns=None, filter=None):
+        for check in fresh:
+            bad = check.violating(pa.Table.from_batches([batch]))
+            if bad.num_rows:
+                key = bad.select(list(begin.config.key)).slice(0, 1).to_pylist()[0]
+                raise SchemaError(
+                    f"rows violate the constraint {check.name!r} ({check.text}), such as that of key {key}"
+                )
+    return fresh
+
+
+def _protocol(present: Protocol, defined: TableConfig, metadata: Metadata) -> Protocol:
+    """The protocol that a definition needs. It is never lowered."""
+    protocol = with_mapping(present) if defined.names.is_on else present
+    if defined.constraints:
+        protocol = replace(protocol, writer_features=protocol.writer_features | {"checkConstraints"})
+    return with_vectors(protocol) if Publish.of(metadata.configuration).by_vectors else protocol
 
 
 def _with_texts(metadata: Metadata, properties: Mapping[str, str | None], description: str | None) -> Metadata:
@@ -328,6 +400,13 @@ def _described(
     if (after.merger_id, after.merger_options) != (before.merger_id, before.merger_options):
         operations.append(Operation.CHANGE_MERGER)
         parameters |= {"merger": after.merger_name, "mergerOptions": dict(after.merger_options)}
+    for operation, one, other in (
+        (Operation.ADD_CONSTRAINT, after.constraints, before.constraints),
+        (Operation.DROP_CONSTRAINT, before.constraints, after.constraints),
+    ):
+        if changed_texts := {name: text for name, text in one.items() if other.get(name) != text}:
+            operations.append(operation)
+            parameters[f"{operation.split()[0].lower()}Constraints"] = changed_texts
     if properties:
         operations.append(Operation.SET_PROPERTIES)
         parameters["properties"] = dict(properties)

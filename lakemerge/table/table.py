@@ -1184,6 +1184,8 @@ class LakeTable:
         widen: Mapping[str, str | pa.DataType] | None = None,
         merger: str | Merger | None = None,
         options: Mapping[str, object] | None = None,
+        add_constraints: Mapping[str, str] | None = None,
+        drop_constraints: Sequence[str] | None = None,
         properties: Mapping[str, str | None] | None = None,
         description: str | None = None,
     ) -> int:
@@ -1215,6 +1217,11 @@ class LakeTable:
             Delta reader version to 3: readers that do not know ``typeWidening`` then refuse the table.
         :param merger: as for :meth:`create`. Its options are those given with it, or else its defaults.
         :param options: without ``merger``, all options of the present merger.
+        :param add_constraints: conditions in SQL by name (``{"positive": "amount > 0"}``) that every row meets; null
+            does not meet one. All rows are read. From then on each upsert carries all columns of the condition. Only
+            for mergers that take whole records (``Traits.whole_records``), since a write does not read the row that
+            its record meets.
+        :param drop_constraints: names of constraints to drop.
         :param properties: table properties to set, such as when services are due. ``None`` removes a property.
         :param description: a new description; an empty text removes it.
         :raises lakemerge.SchemaError: the columns cannot be changed that way.
@@ -1233,7 +1240,14 @@ class LakeTable:
             widen=widen,
         )
         return alter(
-            self._open, columns, merger=merger, options=options, properties=properties, description=description
+            self._open,
+            columns,
+            merger=merger,
+            options=options,
+            add_constraints=add_constraints,
+            drop_constraints=drop_constraints,
+            properties=properties,
+            description=description,
         )
 
     # Earlier versions

@@ -6,7 +6,7 @@ anything is committed. Source: docs/merge-semantics.md, sections 2 to 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from lakemerge.frames import check_sound
 from lakemerge.schema.schema import safe_cast
 from lakemerge.schema.soundness import first_bad_row
 from lakemerge.write.carried import CARRIED, Sets, sets_in
+from lakemerge.write.checks import Check
 from mergers import Merger, RowKind
 from mergers.builtin.functions.equal import equality_codes
 from mergers.contract import Bools, Ints, Kinds, TableShape
@@ -58,6 +59,8 @@ class FramePlan:
     """If the frame may hold no upserts except those that the merger takes for deletes, the reason. Else ``None``."""
     states: bool = False
     """Whether the records are sets and clears, as the column ``KIND_COLUMN`` says."""
+    checks: Sequence[Check] = ()
+    """The table's constraints."""
     differs: bool = False
     """Whether :data:`lakemerge.write.carried.CARRIED` of the frame says which columns each record carries."""
 
@@ -128,13 +131,15 @@ class FramePlan:
     def _check_required(self, rows: pa.RecordBatch, upserts: Bools | None, merger: Merger) -> None:
         """Raise :class:`FrameError` if a row that is not a delete has no value for a NOT NULL column."""
         gaps = [f.name for f in self.schema if not f.nullable and rows.column(f.name).null_count]
-        if not gaps and self.missing is None:
+        if not gaps and self.missing is None and not self.checks:
             return
         kept = np.ones(rows.num_rows, dtype=np.bool_) if upserts is None else upserts
         if (marked := merger.marks(self.shape, rows)) is not None:
             kept = kept & ~marked
         if self.missing is not None and kept.any():
             raise FrameError(self.missing)
+        for check in self.checks:
+            check.apply(rows, kept)
         for name in gaps:
             bad = int((rows.column(name).is_null().to_numpy(zero_copy_only=False) & kept).sum())
             if bad:
@@ -151,6 +156,8 @@ class FramePlan:
         for field in self.schema:
             if not field.nullable and (bad := sets.column(field.name).null_count):
                 raise FrameError(_is_null(field.name, bad, "row"), column=field.name)
+        for check in self.checks:
+            check.apply(sets, None)
         if sets.num_rows:
             merger.check_records(self.shape, sets, None)
         return kinds

@@ -30,6 +30,7 @@ from lakemerge.results.writes import UpsertResult
 from lakemerge.schema.evolution import new_columns, with_columns_of_frame, with_schema
 from lakemerge.schema.schema import castable
 from lakemerge.write.carried import CARRIED
+from lakemerge.write.checks import checks_of
 from lakemerge.write.discard import discard
 from lakemerge.write.frame import SYMBOLS, FramePlan
 from lakemerge.write.moves import Moves
@@ -320,6 +321,7 @@ def plan_frame(
         missing=unfilled,
         states=states,
         differs=differs,
+        checks=checks_of(config.constraints, config.schema),
     )
 
 

@@ -69,7 +69,7 @@ class FirstRow(Merger):
             )
 
     def traits(self, shape: TableShape) -> Traits:
-        return Traits(lone_upsert_is_row=True, only_picks=True, tombstones=False)
+        return Traits(lone_upsert_is_row=True, only_picks=True, whole_records=True, tombstones=False)
 
     def merge_groups(self, groups: Groups) -> Merged:
         segments = Segments.of(groups.offsets)

@@ -54,7 +54,7 @@ class Latest(Merger):
         return frozenset((*columns, *marker))
 
     def traits(self, shape: TableShape) -> Traits:
-        return Traits(lone_upsert_is_row=True, only_picks=self.delete_when is None)
+        return Traits(lone_upsert_is_row=True, only_picks=self.delete_when is None, whole_records=True)
 
     def delete_marks(self, shape: TableShape) -> Mapping[str, pa.Array]:
         return {} if self.delete_when is None else {self.delete_when.column: self.delete_when.array(shape)}

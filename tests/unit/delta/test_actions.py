@@ -162,7 +162,7 @@ def test_vectors_in_the_log_and_foreign_formats_are_refused_by_name() -> None:
 
 @pytest.mark.parametrize(
     "feature",
-    ["rowTracking", "columnMapping", "v2Checkpoint", "typeWidening-preview", "variantType", "catalogManaged"],
+    ["rowTracking", "v2Checkpoint", "typeWidening-preview", "variantType", "catalogManaged"],
 )
 def test_reader_features_are_refused_by_name(feature: str) -> None:
     with pytest.raises(UnsupportedFeatureError, match=feature):
@@ -173,8 +173,9 @@ def test_readable_protocols() -> None:
     check_readable(Protocol(1, 2))
     check_readable(Protocol(2, 5), metadata())
     check_readable(Protocol(3, 7, frozenset({"timestampNtz"}), frozenset({"timestampNtz", "whatever"})))
-    with pytest.raises(UnsupportedFeatureError, match="columnMapping"):
-        check_readable(Protocol(2, 5), metadata(delta__columnMapping__mode="name"))
+    check_readable(Protocol(2, 5), metadata(delta__columnMapping__mode="name"))
+    with pytest.raises(UnsupportedFeatureError, match="columnMapping of mode 'id'"):
+        check_readable(Protocol(2, 5), metadata(delta__columnMapping__mode="id"))
     with pytest.raises(UnsupportedFeatureError, match="reader version 4"):
         check_readable(Protocol(4, 7))
 
@@ -192,7 +193,6 @@ def test_writer_features_implied_by_old_versions() -> None:
     [
         ("appendOnly", metadata(delta__appendOnly="true")),
         ("changeDataFeed", metadata(delta__enableChangeDataFeed="TRUE")),
-        ("checkConstraints", metadata(delta__constraints__positive="a > 0")),
         ("invariants", metadata('{"metadata":{"delta.invariants":"x"}}')),
         ("generatedColumns", metadata('{"metadata":{"delta.generationExpression":"x"}}')),
         ("identityColumns", metadata('{"metadata":{"delta.identity.start":1}}')),

@@ -27,6 +27,7 @@ from lakemerge import (
     VersionNotFoundError,
 )
 from lakemerge.delta import DeltaLog, Snapshot
+from lakemerge.merge_source.inputs import PlainTable
 from lakemerge.schema.names import MODE, ColumnNames
 from lakemerge.storage import LocalStore
 from lakemerge.write.start import WriteRequest
@@ -288,6 +289,17 @@ def test_engines_read_the_names_or_refuse(tmp_path: Path) -> None:
         DeltaTable(tmp_path / "t").to_pyarrow_table()
     with pytest.raises(Exception, match="columnMapping"):
         pl.read_delta(str(tmp_path / "t"))
+
+
+def test_a_plain_delta_table_with_a_mapping_is_read_by_its_names(tmp_path: Path) -> None:
+    """As an input of a merge source, which reads the log as that of any Delta table."""
+    table = LakeTable.create(tmp_path, "p STRING, k BIGINT, v STRING", key=["p", "k"], partition_by=["p"], buckets=1)
+    table.upsert(pa.table({"p": ["a", "b"], "k": [1, 2], "v": ["x", "y"]}))
+    table.alter(rename_columns={"p": "region", "v": "title"})
+    found = pa.concat_tables(PlainTable.latest(table.opened.handle).scan(["title", "region"]))
+    assert sorted(map(str, found.to_pylist())) == [
+        "{'title': 'x', 'region': 'a'}", "{'title': 'y', 'region': 'b'}",
+    ]  # fmt: skip
 
 
 def noted(stored: str, inner: str) -> pa.Schema:
