@@ -223,9 +223,9 @@ class ColumnNames:
         :raises TableDamagedError: a mapping that is none.
         """
         mode = configuration.get(MODE, "none")
-        plain = _walked(schema, lambda part, _: _without_notes(part))
         if mode == "none":
-            return plain, ColumnNames()
+            return schema, ColumnNames()
+        plain = _walked(schema, lambda part, _: _without_notes(part))
         if mode != _BY_NAME:
             raise UnsupportedFeatureError(
                 f"the table has a column mapping of mode {mode!r}, and this library knows mode 'name'", mode=mode
@@ -278,7 +278,7 @@ def with_mapping(protocol: Protocol) -> Protocol:
 def _without_notes(part: pa.Field) -> pa.Field:
     gone = (_STORED.encode(), f"json:{_ID}".encode(), f"json:{_STORED}".encode())
     left = {name: value for name, value in (part.metadata or {}).items() if name not in gone}
-    return part.with_metadata(left or None)
+    return part.with_metadata(left) if left else part.remove_metadata()
 
 
 def _walked(schema: pa.Schema, change: Callable[[pa.Field, _Path], pa.Field]) -> pa.Schema:
