@@ -168,7 +168,14 @@ def _changes(path: str, table: OpenTable) -> object:
 
 def _plan(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> object:
     """The plan of a native scan of a version. It may be refused."""
-    from lakemerge.spark.native import KernelSlices, kept_rows, name_of, plan_json, reachable  # with pyspark
+    from lakemerge.spark.native import (  # with pyspark
+        OTHER_NAMES,
+        KernelSlices,
+        kept_rows,
+        name_of,
+        plan_json,
+        reachable,
+    )
 
     table = opened(request["path"], places.storage, mergers)
     view = table.view
@@ -179,6 +186,8 @@ def _plan(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Mer
     view = in_mode(view, options.pop("mode", "merged"))
     handle = on_failed_keys(table.handle, options.pop("failedkeys", "raise"))
     why, hadoop = reachable(handle.store)
+    if view.config.names.is_on:
+        why = OTHER_NAMES
     if options or why is not None:
         return {"refused": why or f"the read has the options {', '.join(sorted(options))}"}
     spec = MergeSpec.of(handle, view)

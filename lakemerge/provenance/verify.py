@@ -135,15 +135,14 @@ class _Sample:
 
     def take(self, handle: Handle, file_slice: FileSlice) -> None:
         """Read the live records of a file slice."""
-        schema = nullable(self.config.schema)
+        schema, names = nullable(self.config.schema), self.config.names
         with ParquetFiles(handle.store, handle.footers) as files:
             for block in file_slice.blocks:
                 self._order += 1
-                stream = block_stream(
-                    block, block_schema(schema, block), file_slice, self.config, files, max(1, self.budget // 4)
-                )
+                own = block_schema(schema, block, names)
+                stream = block_stream(block, own, file_slice, self.config, files, max(1, self.budget // 4))
                 for table, _ in stream:
-                    self._add(table, frozenset(block.file.columns) & {*schema.names}, block.version)
+                    self._add(table, names.carried(block.file.columns) & {*schema.names}, block.version)
         self._prune()
 
     def _add(self, table: pa.Table, carried: frozenset[str], version: int) -> None:

@@ -120,8 +120,14 @@ class KernelSlices:
 # Whether it can be read so
 
 
+OTHER_NAMES: Final = "columns were renamed or dropped, so they have other names in files"
+"""Why a table with a mapping of names is not read natively."""
+
+
 def why_not_native(spark: SparkSession, view: TableView) -> str | None:
     """Why a session does not read a table's files by LakeMerge's own scan; ``None`` if it does."""
+    if view.config.names.is_on:
+        return OTHER_NAMES
     session = jvm_session(spark)
     if session is None:
         return "a client of Spark Connect makes no scans by itself; a catalog does (lakemerge.catalog)"
