@@ -14,6 +14,7 @@ import pytest
 from tests.interleavings.explore import KINDS, Explorer
 from tests.interleavings.operations import WORLDS, operations_of
 
+EFFORT = os.environ.get("LAKEMERGE_EFFORT", "few")
 SECONDS = {
     "few": {
         "one operation, one fault": 18,
@@ -29,7 +30,7 @@ SECONDS = {
         "two operations, two switches": 20,
     },
     "all": dict.fromkeys(KINDS, 600),
-}[os.environ.get("LAKEMERGE_EFFORT", "few")]
+}[EFFORT]
 """Of CPU, for all worlds together."""
 OPERATIONS = sum(len(operations_of(world)) for world in WORLDS)
 
@@ -42,7 +43,8 @@ def test_orders(kind: str, world: str, capsys: pytest.CaptureFixture[str]) -> No
     operations = operations_of(world)
     explorer = Explorer()
     seconds = SECONDS[kind] * len(operations) / OPERATIONS
-    seed = random.randrange(10**6)
+    # The same cases first in each run, so that a failure is seen again; make test-deep draws others.
+    seed = random.randrange(10**6) if EFFORT == "all" else 1
     explorer.explore(f"{world}, {kind}", KINDS[kind](WORLDS[world], operations), seconds=seconds, seed=seed)
     with capsys.disabled():
         print(f"\n{explorer.coverage}")  # noqa: T201
