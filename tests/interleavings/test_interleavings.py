@@ -22,12 +22,12 @@ SECONDS = {
         "two operations, one switch": 15,
     },
     "many": {
-        "one operation, one fault": 70,
-        "one operation, an exception at a line": 25,
-        "one operation, an exception at a bytecode": 10,
-        "two operations, one switch": 70,
-        "two operations, one fault": 25,
-        "two operations, two switches": 20,
+        "one operation, one fault": 40,
+        "one operation, an exception at a line": 15,
+        "one operation, an exception at a bytecode": 6,
+        "two operations, one switch": 40,
+        "two operations, one fault": 15,
+        "two operations, two switches": 12,
     },
     "all": dict.fromkeys(KINDS, 600),
 }[EFFORT]
