@@ -128,6 +128,10 @@ def why_not_native(spark: SparkSession, view: TableView) -> str | None:
     """Why a session does not read a table's files by LakeMerge's own scan; ``None`` if it does."""
     if view.config.names.is_on:
         return OTHER_NAMES
+    if view.config.partition_by:
+        return (
+            "the filters of a DataFrame choose partitions in a union of scans alone, and those of a catalog here, too"
+        )
     session = jvm_session(spark)
     if session is None:
         return "a client of Spark Connect makes no scans by itself; a catalog does (lakemerge.catalog)"
@@ -234,7 +238,9 @@ def _key(
     rows of keys left out whose merge fails."""
     if file_slice.wanted is not None or spec.leave_out is not None:
         return None
-    table = (handle.store.url, view.snapshot.metadata.id, view.version, type(spec.merger))
+    # A folder that somebody brought back from a backup has other commits under the same numbers.
+    version = (view.version, view.snapshot.digest)
+    table = (handle.store.url, view.snapshot.metadata.id, *version, type(spec.merger))
     return (*table, *_state_of(file_slice), *columns)
 
 

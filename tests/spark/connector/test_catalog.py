@@ -256,7 +256,7 @@ def test_secrets_are_in_no_plan_property_or_error(spark: SparkSession, tmp_path:
         )
     ]  # fmt: skip
     with pytest.raises(AnalysisException) as caught:
-        lake("ALTER TABLE {}.db.t DROP COLUMN n")
+        lake("ALTER TABLE {}.db.t DROP COLUMN id")
     for text in (str(shown), str(caught.value)):
         assert "hunter2" not in text
         assert "AKIA1" not in text

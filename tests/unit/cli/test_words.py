@@ -53,7 +53,7 @@ MAKERS = ("demo", "init")
 COMMANDS = {
     name: command
     for name, command in ALL_COMMANDS.items()
-    if not hasattr(command, "commands") and name not in (*MAKERS, "jar")  # which takes no table
+    if not hasattr(command, "commands") and name not in (*MAKERS, "jar", "probe")  # which take no table
 }
 IN_GROUPS = {
     f"{group} {name}": command

@@ -210,10 +210,16 @@ def aggregation(case: Case) -> dict[str, Any] | None:
     return {"columns": columns, "first": first} if first else {"columns": columns}
 
 
+FITS_IN_THE_END = frozenset({"partial-sums-that-do-not-fit"})
+"""The built-in looks at the last total alone; an expression fails at the first sum that does not fit."""
+
+
 def played() -> Iterator[tuple[Case, dict[str, Any]]]:
     makers = {"event-time": latest, "commit-time": latest, "partial-update": partial, "aggregate": aggregation}
     for cases in load_cases().values():
         for given in cases:
+            if given.name in FITS_IN_THE_END:
+                continue
             name = given.table.merger or ("event-time" if given.table.ordering else "commit-time")
             case = replace(given, table=replace(given.table, merger=name))
             if name not in makers or case.create_error:

@@ -122,7 +122,7 @@ def test_nothing_is_tracked_that_should_be_ignored() -> None:
         return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout.splitlines()
 
     assert tracked("--cached", "--ignored", "--exclude-standard") == []
-    texts = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md"}
+    texts = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md"}
     configuration = {"Makefile", "constraints.txt", "mkdocs.yml", "pyproject.toml"}
     sources = {"pyspark_lakemerge.py", "pyspark_lakemerge_catalog.py"}
     at_the_root = {path for path in tracked() if "/" not in path and not path.startswith(".")}
