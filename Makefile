@@ -72,7 +72,7 @@ help:
 	@echo "Try it"
 	@echo "  make demo             TPC-H upserts, reads and compaction, each answer checked (SCALE=$(SCALE) COMMITS=$(COMMITS))"
 	@echo "Check a change"
-	@echo "  make test             a sample of the tests: a third of many variants, none marked long (ARGS='-k name': all that match, one process)"
+	@echo "  make test             the tests: a quarter of their variants, none marked long (ARGS='-k name': all that match, one process)"
 	@echo "  make test-all         all tests, with an eighth of the examples"
 	@echo "  make test-deep        all tests with all examples; hours"
 	@echo "  make coverage         the same, and which lines and branches of the product they run"

@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sample",
         action="store_true",
-        help="of a test with more than two variants run the first and every third after it, as `make test` does",
+        help="of the variants of a test run the first and every fourth after it, as `make test` does",
     )
 
 

@@ -14,7 +14,7 @@ def _items(*ids: str) -> list[pytest.Item]:
     return cast(list[pytest.Item], [SimpleNamespace(nodeid=node) for node in ids])
 
 
-def test_the_first_and_every_third_variant_are_kept_and_all_tests() -> None:
+def test_the_first_and_every_fourth_variant_are_kept_and_all_tests() -> None:
     items = _items(
         "tests/a.py::test_many[0]",
         "tests/a.py::test_two[x]",
@@ -23,8 +23,14 @@ def test_the_first_and_every_third_variant_are_kept_and_all_tests() -> None:
         "tests/a.py::test_two[y]",
         "tests/a.py::test_one",
         "tests/a.py::test_many[3]",
+        "tests/a.py::test_many[4]",
         "tests/b.py::test_many[0]",
     )
     kept, left_out = sample(items)
-    assert [item.nodeid for item in left_out] == ["tests/a.py::test_many[1]", "tests/a.py::test_many[2-[]]"]
+    assert [item.nodeid for item in left_out] == [
+        "tests/a.py::test_many[1]",
+        "tests/a.py::test_many[2-[]]",
+        "tests/a.py::test_two[y]",
+        "tests/a.py::test_many[3]",
+    ]
     assert [item.nodeid for item in kept] == [item.nodeid for item in items if item not in left_out]
