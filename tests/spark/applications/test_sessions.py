@@ -145,6 +145,7 @@ def python_of(folder: Path, name: str, *options: str, packages: Path | None = No
 
 def run_pythons(spark: SparkSession, folder: Path) -> Told:
     context: Any = spark.sparkContext
+    spark.conf.set("spark.lakemerge.nativeReads", "off")  # LakeMerge's own scan needs no Python for these tables
     table = dirty_table(folder / "table", spark)
     # It is premerged on the driver, and the rows are sent to tasks.
     sent = LakeTable.create(
@@ -182,6 +183,7 @@ def run_pythons(spark: SparkSession, folder: Path) -> Told:
 
     said = os.environ.pop("PYSPARK_PYTHON")
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.lakemerge.nativeReads", "off")
     unsaid: Any = builder.getOrCreate()
     unsaid_before = unsaid.sparkContext.pythonExec
     told["unsaid"] = [unsaid_before, table.to_df().count(), unsaid.sparkContext.pythonExec == sys.executable]

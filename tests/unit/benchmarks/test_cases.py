@@ -59,7 +59,7 @@ SMALL: Mapping[str, tuple[Mapping[str, Any], int]] = {
     "lookups": ({"rows": 2_000, "commits": 3, "commit_rows": 200, "keys": 40}, 17),
     "growth": ({"rows": (2_000, 4_000), "commits": 2, "commit_rows": 50}, 32),
     "plan-time": ({"files": 60, "commits": 3, "touched": 10, "rounds": 1, "spark": False}, 3),
-    "merge-source": ({"rows": 300, "changed": 20, "rounds": 1, "spark": False}, 9),
+    "merge-source": ({"rows": 300, "changed": 20, "rounds": 1, "spark": False}, 10),
     "ingest": ({"scale": SCALE, "parts": ("arrow", "small", "plan"), "rounds": 1, "many": 7, "files": 50}, 10),
     "provenance": ({"rows": 2_000, "records": 400, "keys": 10, "rounds": 1}, 6),
     "transactions": ({"rows": 5_000, "rounds": 1, "parts": ("arrow",)}, 1),
