@@ -202,13 +202,13 @@ class Merger(ABC):
     def renamed_options(cls, options: Mapping[str, object], names: Mapping[str, str]) -> Mapping[str, object]:
         """The options of the same merger, after columns got other names.
 
-        A table whose merger is of a class without this method keeps the names of its columns, because the code of the
-        class may know these, too.
+        Here they stay as they are. A table whose merger's class does not define this method itself refuses to rename or
+        drop columns, because the code of the class may know their names.
 
         :param options: as :meth:`options` gives them.
         :param names: former name -> new name. A class changes these names wherever an option names a column.
         """
-        raise NotImplementedError(f"{cls.__name__} does not say what other names of columns mean for its options")
+        return options
 
     def problems(self, shape: TableShape) -> Iterable[str]:
         """What is wrong with the options for such a table, a sentence for each problem. It is called after the types of

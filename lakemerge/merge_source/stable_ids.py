@@ -61,7 +61,8 @@ class Overlaps:
         return Overlaps(self.olds[keep], self.news[keep], self.counts[keep])
 
     def ordered(self, ages: Ints) -> Overlaps:
-        """Of each earlier cluster, those that have most of its rows first, and of equals the oldest.
+        """Sorted by the earlier cluster. The present cluster with most of its rows comes first; if several have as
+        many, the oldest of them does.
 
         :param ages: a number for each present cluster.
         """

@@ -103,7 +103,8 @@ def unpacked(handle: Handle, view: TableView) -> TableView:
 
 
 def _since_renamed(handle: Handle, tip: TableView, past: Past, since: int) -> Past:
-    """History begins where columns got the names that they have, because records are told as they were written.
+    """The commits since columns last got other names. Older records have the names of their time, which nobody can
+    compare with those of now.
 
     Raises :class:`VersionNotFoundError` for a history that was asked to begin earlier.
     """
@@ -114,8 +115,8 @@ def _since_renamed(handle: Handle, tip: TableView, past: Past, since: int) -> Pa
             if before != handle.definition.of(changed, url=handle.store.url).names.epoch:
                 if since:
                     raise VersionNotFoundError(
-                        f"columns were renamed or dropped in version {commit.version}, and records before it are told "
-                        f"with the names that they had: open version {commit.version - 1} for these, or ask for "
+                        f"columns were renamed or dropped in version {commit.version}, and records before it have "
+                        f"the names of their time: open version {commit.version - 1} for these, or ask for "
                         f"records since {argument('since', commit.version)}",
                         version=since,
                         earliest=commit.version,

@@ -43,7 +43,7 @@ from mergers.wording import argument
 __all__ = ["MOST_RECORDS", "verify"]
 
 MOST_RECORDS: Final = 64
-"""Of a key with more records, the first ones are delivered."""
+"""A key delivers at most so many records, the first ones."""
 _SCAN_BYTES = 2**20
 _U64 = npt.NDArray[np.uint64]
 

@@ -34,7 +34,7 @@ class Moves:
     """Which columns of a frame hold where rows were."""
 
     partition: tuple[pa.Field, ...]
-    """The table's partition columns that are told."""
+    """The partition columns for which the caller names a column with the value before."""
     now: tuple[str, ...]
     """The frame's columns with their values, in the same order."""
     before: tuple[str, ...]

@@ -69,7 +69,7 @@ class Explorer:
     coverage: Coverage = field(default_factory=Coverage)
     most_bad: int = 20
     tell: Callable[[str], object] | None = None
-    """Is told of each bad schedule at once."""
+    """Called with the text of each bad schedule, as soon as it is found."""
 
     def explore(self, kind: str, cases: Iterable[Case], *, seconds: float = float("inf"), seed: int = 0) -> None:
         """Play the cases in an order drawn from the seed, until their time is over. Of the others only the number is

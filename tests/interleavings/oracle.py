@@ -264,7 +264,7 @@ class _End:
             seen_by_follower = self.first.opened.view.snapshot
         except TableReplacedError:
             if not made:
-                yield "a reader is told that the table was replaced"
+                yield "a reader fails with TableReplacedError, and nobody replaced the table"
             return
         latest = table.opened.view.snapshot
         if (seen_by_follower.version, seen_by_follower.files, seen_by_follower.domains) != (
