@@ -66,7 +66,7 @@ $(PYTEST) -n 2 -m "not serial $(BUT_LONG)" $(SAMPLE) --durations 15; parallel=$$
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-publish bench-lookups bench-growth bench-plan bench-streams bench-s3 bench-provenance bench-transactions bench-ingest bench-merge-source bench-sql connector test test-all test-deep coverage test-s3 test-stores test-kafka test-dbt smoke matrix oldest soak interleavings mutants versitygw fake-gcs-server azurite audit paimon lint types docs clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-publish bench-lookups bench-growth bench-plan bench-streams bench-s3 bench-provenance bench-transactions bench-ingest bench-merge-source bench-sql connector release test test-all test-deep coverage test-s3 test-stores test-kafka test-dbt smoke matrix oldest soak interleavings mutants versitygw fake-gcs-server azurite audit paimon lint types docs clean java
 
 help:
 	@echo "Try it"
@@ -109,6 +109,7 @@ help:
 	@echo "  make bench-streams    micro-batches over minutes, and the change feed (ARGS='--minutes 2')"
 	@echo "  .venv/bin/python -m benchmarks     lists the cases of the benchmarks; CASE --help its options"
 	@echo "  make connector        build the jar for Spark's catalogs from connector/; needs a JDK 17"
+	@echo "  make release          wheel, source archive, list of packages and hashes of what is committed, tried out, into dist/"
 	@echo "Tidy up"
 	@echo "  make clean            remove .venv, caches, build products and the demo's data"
 
@@ -223,6 +224,10 @@ audit: $(AUDIT_STAMP)
 	  echo "The audit did not pass: a package above has a known vulnerability, or, if an error above says so," >&2; \
 	  echo "the service that knows of them was not reached or does not know a package, and nothing is said." >&2; \
 	  exit 1; }
+
+release: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m scripts.release dist
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,11 +1,15 @@
 """What a new user does first, with an installed package: a table without Spark, one with it, and one in a catalog, each
 read in all ways. Spark 4.0 only reads, and refuses the rest by name.
 
-Run by ``scripts/matrix.sh`` in environments that hold the built wheel and nothing of this repository.
+Run by ``scripts/matrix.sh`` and ``scripts/release.py`` in environments that hold the built wheel and nothing of this
+repository. ``--spark`` tries Spark, too, and ``--extra NAME`` what an extra is for.
 """
 
 from __future__ import annotations
 
+import importlib
+import json
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -15,6 +19,7 @@ import pyarrow as pa
 
 import lakemerge
 from lakemerge import DependencyMissingError, LakeTable
+from lakemerge.storage import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +41,16 @@ WRITES = (
     "CREATE TABLE lake.db.copy TBLPROPERTIES ('key' = 'id') AS SELECT * FROM lake.db.t",
 )
 """Statements that write rows. A Spark that only reads refuses each."""
+
+
+CLOUDS = {
+    "s3": ("s3://bucket/t", "s3fs"),
+    "gcs": ("gs://bucket/t", "gcsfs"),
+    "azure": ("az://container/t", "adlfs"),
+}
+"""A URL and the package that an extra brings for it."""
+AZURITE = "DefaultEndpointsProtocol=http;AccountName=a;AccountKey=YQ==;BlobEndpoint=http://localhost:1/a;"
+"""An account that nobody asks."""
 
 
 def rows_of(table: pa.Table) -> list[tuple[object, ...]]:
@@ -149,6 +164,60 @@ def only_reads(spark: SparkSession, folder: Path) -> None:
         sys.exit("open with a session was not refused")
 
 
+def with_extra(extra: str, folder: Path) -> None:
+    """What an extra is for, on the table of :func:`without_spark` where it needs one."""
+    table = LakeTable.open(folder / "arrow")
+    if extra == "cli":
+        command = Path(sys.executable).parent / "lakemerge"
+        out = subprocess.run([command, "show", folder / "arrow", "--json"], check=True, capture_output=True).stdout  # noqa: S603
+        check([(json.loads(out)["version"],)], "the version that the command line shows", [(table.version,)])
+    elif extra == "query":
+        found = table.query('SELECT * FROM self WHERE "at" > 20')
+        check(rows_of(found), "rows of a query", EXPECTED[:1])
+    elif extra == "ingest":
+        with_avro(table, folder)
+    elif extra == "sketches":
+        with_sketches(folder)
+    elif extra == "testing":
+        from lakemerge.testing import fixtures
+
+        check([(callable(fixtures.lake),)], "the fixture for tests", [(True,)])
+    else:
+        url, package = CLOUDS[extra]
+        importlib.import_module(package)
+        options = {"connection_string": AZURITE} if extra == "azure" else {}
+        check([(open_store(url, options).url,)], "the store of a URL", [(url,)])
+
+
+def with_avro(table: LakeTable, folder: Path) -> None:
+    import fastavro
+
+    from lakemerge.ingest import Files
+
+    landing = folder / "landing"
+    landing.mkdir()
+    fields = [{"name": "id", "type": "long"}, {"name": "at", "type": "long"}, {"name": "name", "type": "string"}]
+    with (landing / "one.avro").open("wb") as file:
+        schema = {"type": "record", "name": "row", "fields": fields}
+        fastavro.writer(file, schema, [{"id": 2, "at": 30, "name": "landed"}])
+    table.ingest("landing", Files(landing, format="avro")).run()
+    check(rows_of(table.to_arrow()), "rows after an Avro file", [EXPECTED[0], (2, 30, "landed")])
+
+
+def with_sketches(folder: Path) -> None:
+    import datasketches
+
+    fields = {"aggregates": {"seen": "theta_sketch"}}
+    schema = "id BIGINT, seen BINARY"
+    table = LakeTable.create(folder / "sketches", schema, key=["id"], merger="aggregate", options=fields)
+    for name in ("one", "two", "two"):
+        sketch = datasketches.update_theta_sketch()
+        sketch.update(name)
+        table.upsert(pa.table({"id": [1], "seen": [sketch.compact().serialize()]}, table.schema))
+    [state] = table.to_arrow()["seen"].to_pylist()
+    check([(datasketches.compact_theta_sketch.deserialize(state).get_estimate(),)], "a sketch of names", [(2.0,)])
+
+
 def refuses(spark: SparkSession, statement: str, message: str) -> None:
     from pyspark.errors import AnalysisException
 
@@ -168,6 +237,8 @@ def can_write(spark: SparkSession) -> bool:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         without_spark(Path(folder) / "arrow")
+        if "--extra" in sys.argv:
+            with_extra(sys.argv[sys.argv.index("--extra") + 1], Path(folder))
         if "--spark" not in sys.argv:
             return
         from pyspark.sql import SparkSession
