@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -18,12 +20,17 @@ PACKAGES = ("compaction", "lakemerge", "mergers")
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
     built = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert built.returncode == 0, built.stdout + built.stderr
     (path,) = folder.iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(path: Path) -> Iterator[zipfile.ZipFile]:
     with zipfile.ZipFile(path) as archive:
         yield archive
 
@@ -67,3 +74,25 @@ def test_engines_are_extras(metadata: Message) -> None:
     needed = {line.split(";")[0] for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line}
     names = {requirement.split(">")[0].split("<")[0].strip() for requirement in needed}
     assert names == {"fsspec", "numpy", "orjson", "pyarrow", "sqlglot"}
+
+
+@pytest.mark.long
+def test_reads_and_writes_the_golden_tables(path: Path, tmp_path: Path) -> None:
+    """Installed from the wheel, in a folder that has the tests and not the product. What only tests need comes from
+    here: a path that a ``.pth`` file adds has no ``.pth`` files of its own, so it does not bring the product."""
+    environment, root = tmp_path / "environment", tmp_path / "root"
+    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
+    python = str(environment / "bin" / "python")
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(path)], check=True)
+    [packages] = environment.glob("lib/python*/site-packages")
+    (packages / "tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    shutil.copytree(ROOT / "tests", root / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", root)
+    where = "import lakemerge, mergers, compaction; print(lakemerge.__file__, mergers.__file__, compaction.__file__)"
+    found = subprocess.run([python, "-c", where], check=True, capture_output=True, text=True, cwd=root).stdout.split()
+    assert len(found) == 3
+    assert all(Path(file).is_relative_to(packages) for file in found)
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/golden"]
+    run = subprocess.run(command, check=False, capture_output=True, text=True, cwd=root)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert " passed" in run.stdout
