@@ -2,8 +2,8 @@
 
 1. A wheel and a source archive, of what is committed and of nothing else. They are built twice, and have to be the same
    bytes.
-2. The wheel is installed into fresh environments, without an extra and with each. There it does what a new user does
-   first (``scripts/smoke.py``), without Java.
+2. The wheel is installed into fresh environments: without an extra, with each, and beside pandas 3. There it does what
+   a new user does first (``scripts/smoke.py``), without Java.
 3. A list of the packages that all extras bring (an SBOM, in the format of CycloneDX), and a file of hashes.
 """
 
@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SBOM = "cyclonedx-bom==7.5.0"
 FOR_USERS = ("cli", "spark", "s3", "gcs", "azure", "query", "ingest", "testing", "sketches")
 """The extras of users. ``test`` and ``bench`` are for work on LakeMerge itself."""
+FRAMES = ("pandas>=3", "polars")
+"""What users have beside it, and no extra brings."""
 ONLY_FOR_EXTRAS = {"adlfs", "datasketches", "duckdb", "fastavro", "gcsfs", "pandas", "pyspark", "rich", "s3fs", "typer"}
 """What must not be installed without an extra: no Spark, no library of a cloud."""
 
@@ -64,10 +66,9 @@ def install(environment: Path, *requirements: str) -> Path:
     return python
 
 
-def try_out(python: Path, extra: str | None) -> None:
+def try_out(python: Path, *chosen: str) -> None:
     """What a new user does first, with nothing on the path but this environment, so without Java."""
     outside = {"PATH": str(python.parent), "HOME": os.environ.get("HOME", "/")}
-    chosen = [] if extra is None else ["--extra", extra]
     with tempfile.TemporaryDirectory() as folder:
         run(python, ROOT / "scripts" / "smoke.py", *chosen, cwd=Path(folder), environment=outside)
 
@@ -85,8 +86,10 @@ def check_extras(wheel: Path, folder: Path) -> None:
         python = install(folder, str(wheel) if extra is None else f"{wheel}[{extra}]")
         if extra is None and (extras := installed(python) & ONLY_FOR_EXTRAS):
             sys.exit(f"The wheel brings {', '.join(sorted(extras))}, which only extras may.")
-        try_out(python, extra)
+        try_out(python, *([] if extra is None else ["--extra", extra]))
         say(f"{'without an extra' if extra is None else extra}: fine")
+    try_out(install(folder, str(wheel), *FRAMES), "--frames")
+    say(f"with {' and '.join(FRAMES)}: fine")
 
 
 def write_sbom(wheel: Path, out: Path, folder: Path, time: str) -> None:

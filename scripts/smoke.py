@@ -2,7 +2,7 @@
 read in all ways. Spark 4.0 only reads, and refuses the rest by name.
 
 Run by ``scripts/matrix.sh`` and ``scripts/release.py`` in environments that hold the built wheel and nothing of this
-repository. ``--spark`` tries Spark, too, and ``--extra NAME`` what an extra is for.
+repository. ``--spark`` tries Spark, too, ``--extra NAME`` what an extra is for, and ``--frames`` pandas and polars.
 """
 
 from __future__ import annotations
@@ -189,6 +189,19 @@ def with_extra(extra: str, folder: Path) -> None:
         check([(open_store(url, options).url,)], "the store of a URL", [(url,)])
 
 
+def with_frames(folder: Path) -> None:
+    """Frames of what is installed beside the wheel: pandas 3, which Spark does not take yet, and polars."""
+    import pandas as pd
+    import polars as pl
+
+    columns = {"id": [1, 2], "at": [10, 20], "name": ["one", "two"]}
+    for frame in (pd.DataFrame(columns), pl.DataFrame(columns)):
+        name = type(frame).__module__.partition(".")[0]
+        table = LakeTable.create(folder / name, DDL, key=["id"], ordering=["at"])
+        table.upsert(frame)
+        check(rows_of(table.to_arrow()), f"rows of {name}", [(1, 10, "one"), (2, 20, "two")])
+
+
 def with_avro(table: LakeTable, folder: Path) -> None:
     import fastavro
 
@@ -239,6 +252,8 @@ def main() -> None:
         without_spark(Path(folder) / "arrow")
         if "--extra" in sys.argv:
             with_extra(sys.argv[sys.argv.index("--extra") + 1], Path(folder))
+        if "--frames" in sys.argv:
+            with_frames(Path(folder))
         if "--spark" not in sys.argv:
             return
         from pyspark.sql import SparkSession
