@@ -67,6 +67,8 @@ class FileSliceJob:
     """Keys whose merge fails. They are in one file slice, and are written as they are stored."""
     publish: bool = False
     """Whether a minor compaction is one that other engines see."""
+    at_rows: bool = False
+    """Whether new base files begin at keys of rows alone; see :func:`lakemerge.write.base_file.write_base_files`."""
 
     @property
     def bytes(self) -> int:
@@ -174,6 +176,7 @@ def _rewrite(job: FileSliceJob, merge: MergeSpec, write: BaseWriteSpec, files: P
         ordinals=range(job.first_ordinal, job.first_ordinal + job.ordinals),
         now_ms=Handle.now_ms(),
         apart=[stored for _, stored in apart],
+        at_rows=job.at_rows,
     )
 
 

@@ -45,7 +45,7 @@ from mergers.logs import logger
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["compact", "compact_open", "run_plan"]
+__all__ = ["compact", "compact_open", "run_plan", "stays"]
 
 _logger = logger(__name__)
 
@@ -188,25 +188,25 @@ def _jobs(handle: Handle, read: TableView, plan: CompactionPlan, *, whole: bool)
         return
     settings = handle.settings
     publish = Publish.of(read.snapshot.metadata.configuration)
-    stays = partial(_stays, read=read, publish=publish)
+    beside = partial(stays, read=read, publish=publish)
     target_bytes, minor = settings.target_file_bytes, plan.mode == "minor"
-    groups = [_units(_file_slices(read, group), target_bytes, stays if minor else None) for group in plan.groups]
+    groups = [_units(_file_slices(read, group), target_bytes, beside if minor else None) for group in plan.groups]
     if publish.is_on and whole and len(groups) == 1 and not plan.postponed:
         done = {id(file_slice) for file_slices, _ in groups[0] for file_slice in file_slices}
         others = [each for each in read.file_slices if id(each) not in done and not is_shown(each)]
-        groups[0] += _units(others, target_bytes, stays if publish.by_vectors else None)
+        groups[0] += _units(others, target_bytes, beside if publish.by_vectors else None)
     counts = [
-        1 if beside else ordinals_needed(_bytes(file_slices), settings)
+        1 if is_minor else ordinals_needed(_bytes(file_slices), settings)
         for group in groups
-        for file_slices, beside in group
+        for file_slices, is_minor in group
     ]
     first = reserve_ordinals(handle, read, sum(counts))
     firsts = accumulate(counts[:-1], initial=first)
     ordinals = zip(firsts, counts, strict=True)
     for group in groups:
         yield [
-            FileSliceJob(file_slices, beside, *next(ordinals), publish=publish.by_vectors)
-            for file_slices, beside in group
+            FileSliceJob(file_slices, is_minor, *next(ordinals), publish=publish.by_vectors)
+            for file_slices, is_minor in group
         ]
 
 
@@ -230,7 +230,7 @@ def _units(
     return [(part.values, False) for part in bins]
 
 
-def _stays(file_slice: FileSlice, *, read: TableView, publish: Publish) -> bool:
+def stays(file_slice: FileSlice, *, read: TableView, publish: Publish) -> bool:
     """Whether a minor compaction leaves the base file where it is.
 
     A file with a deletion vector needs statistics. And once a table does not publish any more, its next compaction, of

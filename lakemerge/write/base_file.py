@@ -72,17 +72,21 @@ def write_base_files(
     ordinals: Sequence[int],
     now_ms: int,
     apart: Sequence[Apart] = (),
+    at_rows: bool = False,
 ) -> list[AddFile]:
     """Write the ranges of one file slice (ascending, rows sorted by key) as one or more files.
 
-    A new file begins at a range boundary once the current one has the target size. There is always
-    at least one file, even if it is empty, because it carries the watermark.
+    A new file begins at a range boundary once the current one has the target size. It begins at the first row of the
+    range: its tag holds that key for as long as the file's range is there, so it should be one that the table has.
+    There is always at least one file, even if it is empty, because it carries the watermark.
 
     :param lower: the file slice's lower bound. The first file gets it.
     :param ordinals: the ordinals reserved for this file slice, one for each file that may be needed. When they run
         out, the last file takes all remaining rows.
     :param apart: keys for files of their own, ascending, which are in none of the ranges. A file for them begins with
         the first of them, and ends where the next row of ``ranges`` is. Each key may need two ordinals.
+    :param at_rows: whether a file may begin at a row alone. Otherwise a range of deletes alone begins one,
+        too, where deletes alone fill a file.
     """
     left = list(ordinals)
     adds: list[AddFile] = []
@@ -96,9 +100,17 @@ def write_base_files(
                 adds.append(writer.close(now_ms))
                 begin = piece.key if isinstance(piece, Apart) else _first_key(piece, spec.config)
                 writer = _OpenFile(spec, bucket_id, begin, left.pop(0))
-            elif len(left) > to_come and writer.is_full:
+            elif (
+                len(left) > to_come
+                and writer.is_full
+                and (part.rows.num_rows or (writer.has_many_deletes and not at_rows))
+            ):
+                if part.rows.num_rows and not isinstance(piece, Apart):
+                    deletes, part = _cut(part, _first_row(part, spec.config), spec.config)
+                    writer.add(deletes)
+                begin = piece.key if isinstance(piece, Apart) else _first_key(part, spec.config)
                 adds.append(writer.close(now_ms))
-                writer = _OpenFile(spec, bucket_id, _first_key(part, spec.config), left.pop(0))
+                writer = _OpenFile(spec, bucket_id, begin, left.pop(0))
             to_come -= 2 * isinstance(piece, Apart)
             writer.through = through
             writer.add(part)
@@ -172,6 +184,11 @@ class _OpenFile:
         size = self._file.size_bytes + self._tombstones.size_bytes
         return not self._is_new and size >= self._spec.settings.target_file_bytes
 
+    @property
+    def has_many_deletes(self) -> bool:
+        """Whether the tombstones alone have the target size."""
+        return self._tombstones.size_bytes >= self._spec.settings.target_file_bytes
+
     def add(self, part: MergedRange) -> None:
         self._file.add(part.rows)
         self._tombstones.add(part.tombstones)
@@ -216,6 +233,10 @@ def _last_key(part: MergedRange, config: TableConfig) -> Key:
         for table in (part.rows, part.tombstones)
         if table.num_rows
     )
+
+
+def _first_row(part: MergedRange, config: TableConfig) -> Key:
+    return keys_at(key_columns(part.rows.slice(0, 1), config.key), [0])[0]
 
 
 def _first_key(part: MergedRange, config: TableConfig) -> Key:
