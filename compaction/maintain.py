@@ -21,6 +21,7 @@ from lakemerge.delta import Attempt, Txn
 from lakemerge.errors import CommitConflictError
 from lakemerge.format.names import LOG_DOMAIN_PREFIX, VACUUM_APPLICATION
 from lakemerge.format.operations import Operation
+from lakemerge.format.savepoint import savepoints_of
 from lakemerge.format.schedule import Schedule
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import unless_vacuumed
@@ -78,7 +79,7 @@ class _Maintenance:
         if due:
             self._look_at_the_time()
         tombstones = self._service("tombstone expiry", lambda: self._expire() if due else None)
-        vacuumed = self._service("vacuum", lambda: self._vacuum() if due else None)
+        vacuumed = self._service("vacuum", lambda: self._vacuum() if due and not self._is_held() else None)
         return MaintenanceResult(
             version=self._view.version,
             compaction=full,
@@ -136,6 +137,10 @@ class _Maintenance:
         noted_ms, now_ms = last.last_updated_ms, self._handle.store_now_ms()
         what = f"the last vacuum of {self._handle.store.url}"
         return not is_past(noted_ms, now_ms, what=what) or now_ms - noted_ms >= after * _MINUTE_MS
+
+    def _is_held(self) -> bool:
+        """Whether nothing of the table may be deleted."""
+        return any(savepoint.hold for savepoint in savepoints_of(self._view.snapshot).values())
 
     def _look_at_the_time(self) -> None:
         """Warn if a writer's clock was ahead: times of commits rise, so all later commits have such times, too."""

@@ -39,7 +39,7 @@ from lakemerge.feed.consumers import expire_consumers, held_version
 from lakemerge.format.ingests import INGEST_FOLDER
 from lakemerge.format.names import BASE_FOLDER, LOG_FOLDER, MERGED_FOLDER, STATE_DOMAIN, TOMBSTONE_FOLDER
 from lakemerge.format.record_retention import records_from
-from lakemerge.format.savepoint import savepoints_of
+from lakemerge.format.savepoint import check_no_holds, savepoints_of
 from lakemerge.format.vectors import begin_of, list_vector_files
 from lakemerge.handle import Handle
 from lakemerge.layout.references import references, snapshot_references
@@ -89,6 +89,7 @@ def vacuum(
     handle: Handle, view: TableView, *, dry_run: bool, retention: dt.timedelta | None, enforce_retention: bool
 ) -> VacuumResult:
     """See :meth:`lakemerge.LakeTable.vacuum`."""
+    check_no_holds(view.snapshot, "a vacuum")
     if not dry_run and expire_consumers(handle, view):
         view = handle.latest(view)
     try:

@@ -14,6 +14,7 @@ from lakemerge.format.consumers import registrations_of
 from lakemerge.format.expiries import Expiry, expiries_of, expiry_domain
 from lakemerge.format.operations import Operation
 from lakemerge.format.record_retention import RECORDS_DOMAIN, records_domain, records_from
+from lakemerge.format.savepoint import check_no_holds
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
 
@@ -38,6 +39,7 @@ def commit_fence(handle: Handle, begin: TableView, *, oldest: int, records: int)
     known = {consumer.id for consumer in registrations_of(begin.snapshot).values()}
 
     def build(view: TableView) -> Attempt:
+        check_no_holds(view.snapshot, "a vacuum")
         if not known.issuperset(consumer.id for consumer in registrations_of(view.snapshot).values()):
             raise ConsumersChangedError("a consumer was registered while vacuum looked for what may go; try again")
         state = view.state

@@ -63,7 +63,7 @@ def _buckets(table: OpenTable) -> _Rows:
 
 def _savepoints(table: OpenTable) -> _Rows:
     for savepoint in savepoints_of(table.view.snapshot).values():
-        yield (savepoint.name, savepoint.version, _time(savepoint.created_ms))
+        yield (savepoint.name, savepoint.version, _time(savepoint.created_ms), savepoint.hold)
 
 
 def _time(milliseconds: int) -> dt.datetime:
@@ -108,6 +108,9 @@ DETAILS: Final[Mapping[str, tuple[pa.Schema, Callable[[OpenTable], _Rows]]]] = {
         ),
         _buckets,
     ),
-    "savepoints": (pa.schema([("name", pa.string()), ("version", pa.int64()), ("created", _TIME)]), _savepoints),
+    "savepoints": (
+        pa.schema([("name", pa.string()), ("version", pa.int64()), ("created", _TIME), ("hold", pa.bool_())]),
+        _savepoints,
+    ),
 }  # fmt: skip
 """The columns and rows of each."""

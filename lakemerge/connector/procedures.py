@@ -61,11 +61,13 @@ PROCEDURES: Final[Mapping[str, _Procedure]] = {
     ),
     "savepoint": _Procedure(
         "Keep a version, under a name.",
-        lambda table, name, version=None: table.savepoint(name, version=version),
-        (("name", "STRING", None), ("version", "BIGINT", "NULL")),
+        lambda table, name, version=None, hold=False: table.savepoint(name, version=version, hold=hold),
+        (("name", "STRING", None), ("version", "BIGINT", "NULL"), ("hold", "BOOLEAN", "false")),
     ),
     "drop_savepoint": _Procedure(
-        "Let a savepoint go.", lambda table, name: table.drop_savepoint(name), (("name", "STRING", None),)
+        "Let a savepoint go.",
+        lambda table, name, hold=False: table.drop_savepoint(name, hold=hold),
+        (("name", "STRING", None), ("hold", "BOOLEAN", "false")),
     ),
 }
 

@@ -1261,14 +1261,16 @@ class LakeTable:
         return self._open.history(limit=limit)
 
     @checked
-    def savepoint(self, name: str, *, version: int | None = None) -> Savepoint:
+    def savepoint(self, name: str, *, version: int | None = None, hold: bool = False) -> Savepoint:
         """Name a version, by default the latest. Vacuum keeps it readable until :meth:`drop_savepoint`.
         ``LakeTable.open(path, savepoint=name)`` opens it.
 
+        :param hold: whether no file of the table may be deleted at all, as a law suit may ask for. Vacuum,
+            :meth:`forget` and :meth:`drop` are refused until the hold is released. Maintenance leaves vacuum out.
         :raises lakemerge.InputError: the name is taken, or is not a valid name.
         :raises lakemerge.VersionNotFoundError: the version cannot be read, or not any more.
         """
-        saved = save_version(self._open.handle, self._open.writable(), name, version)
+        saved = save_version(self._open.handle, self._open.writable(), name, version, hold=hold)
         self._open.follow()
         return saved
 
@@ -1277,12 +1279,13 @@ class LakeTable:
         return list(savepoints_of(self._open.tip().snapshot).values())
 
     @checked
-    def drop_savepoint(self, name: str) -> None:
+    def drop_savepoint(self, name: str, *, hold: bool = False) -> None:
         """Remove a savepoint. The next vacuum may delete the files that only the savepoint needed.
 
-        :raises lakemerge.InputError: there is no such savepoint.
+        :param hold: True releases a hold, too.
+        :raises lakemerge.InputError: there is no such savepoint, or it is a hold.
         """
-        drop_savepoint(self._open.handle, self._open.writable(), name)
+        drop_savepoint(self._open.handle, self._open.writable(), name, hold=hold)
         self._open.follow()
 
     @observed
