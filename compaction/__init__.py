@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from compaction.automatic import after_write, maintain_after_write, told
 from compaction.copy import copy_table
+from compaction.forget.forget import ForgetOptions, forget_open
 from compaction.logs.logs import compact_logs
 from compaction.maintain import maintain, maintain_open
 from compaction.plan.plan import plan_compaction
@@ -13,12 +14,14 @@ from compaction.run.run import compact, compact_open
 from compaction.vacuum import vacuum
 
 __all__ = [
+    "ForgetOptions",
     "after_write",
     "compact",
     "compact_logs",
     "compact_open",
     "copy_table",
     "expire_tombstones",
+    "forget_open",
     "maintain",
     "maintain_after_write",
     "maintain_open",

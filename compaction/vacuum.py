@@ -50,7 +50,7 @@ from lakemerge.storage.clock import store_time_ms
 from mergers.logs import logger
 from mergers.wording import argument
 
-__all__ = ["needed_files", "vacuum"]
+__all__ = ["HALF_WRITTEN_MS", "Cut", "dead_files", "delete_exact", "delete_files", "needed_files", "vacuum"]
 
 _logger = logger(__name__)
 
@@ -67,12 +67,12 @@ _VERSION_DIGITS: Final = 20
 _BATCH: Final = 1000
 _WINDOW: Final = 64
 """How many commits are in memory at a time."""
-_HALF_WRITTEN_MS: Final = 86_400_000
+HALF_WRITTEN_MS: Final = 86_400_000
 """The least age of half-written files to delete. No reader sees them, and nobody writes a file for so long."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
+class Cut:
     """What is too old, by the store's clock. A dry run writes nothing, and so uses this host's clock."""
 
     now_ms: int
@@ -110,7 +110,7 @@ def _vacuum(
 ) -> VacuumResult:
     started = time.monotonic()
     cut = _cut(handle, view, retention, dry_run=dry_run, enforce=enforce_retention)
-    dead = _dead_files(handle, view.snapshot, cut)
+    dead = dead_files(handle, view.snapshot, cut)
     log = _dead_log_files(handle, view.snapshot, cut)
     version, oldest = view.version, cut.oldest if dry_run else view.state.oldest_version
     if not dry_run and (any(dead.values()) or log or _has_waiting_orphans(handle, view, cut)):
@@ -119,14 +119,8 @@ def _vacuum(
         kept = _came_back(handle, view.snapshot, fence, cut.oldest)
         dead = {kind: [file for file in files if file.path not in kept] for kind, files in dead.items()}
         log = _dead_log_files(handle, fence, cut)
-        for files in dead.values():
-            # Their names hold transaction ids, so no other table has them.
-            for batch in _batches(files):
-                handle.store.delete([file.path for file in batch])
-        # Each publication has a folder of its own, at the root. Nothing that began so early can land any more.
-        for folder in {file.path.partition("/")[0] for file in dead["vectors"]}:
-            handle.store.delete_empty_folders(folder)
-        log = _delete_exact(handle, log)
+        delete_files(handle, dead)
+        log = delete_exact(handle, log)
     dead |= {"unfinished": _clean_up(handle, cut, dry_run=dry_run), "delta log": log}
     return VacuumResult(
         dry_run=dry_run,
@@ -140,7 +134,7 @@ def _vacuum(
     )
 
 
-def _cut(handle: Handle, view: TableView, retention: dt.timedelta | None, *, dry_run: bool, enforce: bool) -> _Cut:
+def _cut(handle: Handle, view: TableView, retention: dt.timedelta | None, *, dry_run: bool, enforce: bool) -> Cut:
     metadata = view.snapshot.metadata
     age_ms = retention_ms(metadata, FILE_RETENTION, retention)
     least_ms = property_ms(metadata, FILE_RETENTION)
@@ -169,7 +163,7 @@ def _cut(handle: Handle, view: TableView, retention: dt.timedelta | None, *, dry
         sizes = {file.path: file.size_bytes for folder in _FOLDERS.values() for file in handle.store.list(folder)}
         sizes |= {file.path: file.size_bytes for file in list_vector_files(handle.store)}
         kept = within_bytes(handle, view.snapshot, kept, saved, bound=bound, newest=newest, sizes=sizes)
-    return _Cut(now_ms, kept.oldest, now_ms - age_ms, kept.records, kept.reasons)
+    return Cut(now_ms, kept.oldest, now_ms - age_ms, kept.records, kept.reasons)
 
 
 def _records_kept(handle: Handle, view: TableView, oldest: int, now_ms: int) -> KeptHistory:
@@ -186,7 +180,7 @@ def _records_kept(handle: Handle, view: TableView, oldest: int, now_ms: int) -> 
     return KeptHistory(oldest, records, tuple(reasons))
 
 
-def _dead_files(handle: Handle, tip: Snapshot, cut: _Cut) -> dict[str, Sequence[FileStat]]:
+def dead_files(handle: Handle, tip: Snapshot, cut: Cut) -> dict[str, Sequence[FileStat]]:
     """Kind -> files that began below the oldest version to keep, and that are not needed by any version from there to
     ``tip``, by a savepoint or by records to keep."""
     store, oldest = handle.store, cut.oldest
@@ -244,7 +238,18 @@ def _came_back(handle: Handle, planned: Snapshot, fence: Snapshot, oldest: int) 
     return kept
 
 
-def _has_waiting_orphans(handle: Handle, view: TableView, cut: _Cut) -> bool:
+def delete_files(handle: Handle, dead: Mapping[str, Sequence[FileStat]]) -> None:
+    """Delete what :func:`dead_files` found, once a fence is committed."""
+    for files in dead.values():
+        # Their names hold transaction ids, so no other table has them.
+        for batch in _batches(files):
+            handle.store.delete([file.path for file in batch])
+    # Each publication has a folder of its own, at the root. Nothing that began so early can land any more.
+    for folder in {file.path.partition("/")[0] for file in dead["vectors"]}:
+        handle.store.delete_empty_folders(folder)
+
+
+def _has_waiting_orphans(handle: Handle, view: TableView, cut: Cut) -> bool:
     """Whether there are old files of killed writes that began at the present version. They stay, because a write under
     way may have begun there as well. The fence makes a new version, so a later vacuum can tell them apart."""
     return any(
@@ -254,7 +259,7 @@ def _has_waiting_orphans(handle: Handle, view: TableView, cut: _Cut) -> bool:
     ) or any(file.modified_ms <= cut.since_ms for file in list_vector_files(handle.store, since=view.version))
 
 
-def _delete_exact(handle: Handle, files: Sequence[FileStat]) -> Sequence[FileStat]:
+def delete_exact(handle: Handle, files: Sequence[FileStat]) -> Sequence[FileStat]:
     """Delete files whose names every table has. Returns those that were deleted. If the table was removed and made anew
     since they were listed, the new table's files stay."""
     left: set[FileStat] = set()
@@ -269,9 +274,9 @@ def _batches(files: Sequence[FileStat]) -> Iterator[Sequence[FileStat]]:
     return (files[start : start + _BATCH] for start in range(0, len(files), _BATCH))
 
 
-def _clean_up(handle: Handle, cut: _Cut, *, dry_run: bool) -> Sequence[FileStat]:
+def _clean_up(handle: Handle, cut: Cut, *, dry_run: bool) -> Sequence[FileStat]:
     """Delete half-written files. A user who may not see or end other people's uploads can still vacuum."""
-    before_ms = min(cut.since_ms, cut.now_ms - _HALF_WRITTEN_MS)
+    before_ms = min(cut.since_ms, cut.now_ms - HALF_WRITTEN_MS)
     try:
         return handle.store.clean_up(before_ms=before_ms, dry_run=dry_run)
     except StoreError:
@@ -279,7 +284,7 @@ def _clean_up(handle: Handle, cut: _Cut, *, dry_run: bool) -> Sequence[FileStat]
         return ()
 
 
-def _dead_log_files(handle: Handle, tip: Snapshot, cut: _Cut) -> Sequence[FileStat]:
+def _dead_log_files(handle: Handle, tip: Snapshot, cut: Cut) -> Sequence[FileStat]:
     """Commits and checkpoints older than the log's retention that neither a version to keep nor a
     savepoint needs."""
     before_ms = cut.now_ms - max(property_ms(tip.metadata, LOG_RETENTION), TRUSTED_AGE_MS)

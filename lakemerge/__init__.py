@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         SkippedFileSlice,
     )
     from lakemerge.results.findings import CheckResult, FailedKey, FailedKeys, FailedRecord, Finding
+    from lakemerge.results.forgetting import ForgetResult
     from lakemerge.results.maintenance import CopyResult, ExpiryResult, MaintenanceResult, VacuumResult
     from lakemerge.results.writes import RestoreResult, TransactionPlan, UpsertResult
     from lakemerge.spark_errors import unwrap_error, unwrap_errors
@@ -92,6 +93,7 @@ __all__ = [
     "FailedRecord",
     "FilterError",
     "Finding",
+    "ForgetResult",
     "FrameError",
     "FullRunNeededError",
     "IdCollisionError",
@@ -202,6 +204,7 @@ if not TYPE_CHECKING:
                 "SkippedFileSlice",
             ),
             "lakemerge.results.findings": ("CheckResult", "FailedKey", "FailedKeys", "FailedRecord", "Finding"),
+            "lakemerge.results.forgetting": ("ForgetResult",),
             "lakemerge.results.maintenance": ("CopyResult", "ExpiryResult", "MaintenanceResult", "VacuumResult"),
             "lakemerge.results.writes": ("RestoreResult", "TransactionPlan", "UpsertResult"),
             "lakemerge.spark_errors": ("unwrap_error", "unwrap_errors"),

@@ -24,6 +24,7 @@ from lakemerge.cli.arguments import byte_count, duration
 from lakemerge.cli.arguments import storage_options as parsed_options
 from lakemerge.cli.common import PathArgument, QuietOption, StorageOption, opened, show_progress
 from lakemerge.cli.demo import demo
+from lakemerge.cli.forget import forget
 from lakemerge.cli.ingest import ingest_app
 from lakemerge.cli.output import JsonLinesOption, JsonOption, document, lines, say, say_lines
 from lakemerge.cli.service import run_maintenance, stopping
@@ -117,6 +118,7 @@ app.command()(demo)
 app.add_typer(ingest_app, name="ingest")
 app.add_typer(merge_source.app, name="merge-source")
 rows.register(app)
+app.command()(forget)
 provenance.register(app)
 app.add_typer(consumers_app, name="consumers")
 app.command()(changes)

@@ -44,6 +44,7 @@ from lakemerge.results.compactions import (
     RescaleResult,
 )
 from lakemerge.results.findings import CheckResult, FailedKeys
+from lakemerge.results.forgetting import ForgetResult
 from lakemerge.results.maintenance import CopyResult, ExpiryResult, MaintenanceResult, VacuumResult
 from lakemerge.results.writes import RestoreResult, TransactionPlan, UpsertResult
 from lakemerge.storage import open_store
@@ -98,6 +99,7 @@ class LakeTable:
         look at   version, schema, key, ordering, bucket_count, url, detail, buckets, gauges, history
         redefine  alter, rescale
         maintain  maintain, compact, compact_logs, vacuum, expire_tombstones, copy_to, check
+        erase     forget
         go back   savepoint, savepoints, drop_savepoint, restore
     """
 
@@ -1495,6 +1497,48 @@ class LakeTable:
         )
         self._open.follow()
         return result
+
+    @observed
+    @checked
+    def forget(
+        self,
+        keys: object,
+        *,
+        drop_history: bool = False,
+        drop_rejects: bool = False,
+        search: Sequence[str] = (),
+        salt: str | None = None,
+        storage_options: Mapping[str, object] | None = None,
+    ) -> ForgetResult:
+        """Erase the rows of some keys, and everything that the table remembers of them: docs/guides/erase.md.
+
+        **The history of the table ends**: versions before it cannot be read any more, and writes that began before it
+        are refused when they commit. Records of the keys that come later bring them back. Call it again with the same
+        keys until it says ``done``; a call that was killed is repeated in the same way.
+
+        :param keys: as :meth:`get` takes them, at most 1,000.
+        :param drop_history: whether savepoints, consumers that are behind, and records that
+            ``lakemerge.recordRetention`` keeps may be given up. Otherwise they refuse it. Holds always do.
+        :param drop_rejects: whether records that ingest jobs set aside are taken out if all values of a key stand in
+            them as words. Otherwise they are reported.
+        :param search: other folders to search, such as outputs and states of merge sources. They are not changed.
+        :param salt: the salt of the digest. By default a random one.
+        :param storage_options: options of the stores of ``search``. By default they are taken from the environment.
+        :raises lakemerge.FrameError: the keys are no keys of the table.
+        :raises lakemerge.InputError: something needs the history, records of other keys in the same files cannot be
+            merged, or there are too many keys.
+        :raises lakemerge.CommitConflictError: others wrote the keys again and again.
+        """
+        from compaction import ForgetOptions, forget_open
+
+        options = ForgetOptions(
+            drop_history=drop_history,
+            drop_rejects=drop_rejects,
+            search=tuple(search),
+            salt=salt,
+            storage_options=storage_options,
+        )
+        return forget_open(self._open, keys, options)
 
     @observed
     @checked

@@ -266,6 +266,7 @@ CALLS: dict[str, Call] = {
     "LakeTable.rescale": of_table("rescale", True, buckets=2),
     "LakeTable.expire_tombstones": of_table("expire_tombstones", True),
     "LakeTable.vacuum": of_table("vacuum"),
+    "LakeTable.forget": of_table("forget", True, keys=FRAME.select(["id"]), drop_history=True),
     "LakeTable.maintain": of_table("maintain", True),
     "LakeTable.copy_to": Call(lambda folder: at_path(table(folder).copy_to, folder / "copy")),
     "Consumers.register": Call(lambda folder: table(folder).consumers.register, lambda: {"name": "another"}, True),

@@ -27,6 +27,7 @@ DOCUMENTS: dict[str, str] = {
     "show": "show {t}",
     "compact": "compact {t} --minor",
     "vacuum": "vacuum {t}",
+    "forget": "forget {t} --keys {tmp}/keys.csv --drop-history",
     "check": "check {t} --drop-orphans",
     "probe": "probe {tmp}/place",
     "copy": "copy {t} {tmp}/copy",
@@ -80,6 +81,7 @@ def places(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "landing").mkdir()
     (tmp_path / "landing/one.csv").write_text("k,o,v\n7,1,x\n")
     (tmp_path / "more.csv").write_text("k,o,v\n8,1,y\n")
+    (tmp_path / "keys.csv").write_text("k\n")
     assert main(["ingest", str(tmp_path / "t"), str(tmp_path / "landing"), "--format", "csv", "--quiet"]) == 0
     world = World(tmp_path)
     world.create("A", "_id STRING, x BIGINT", [{"_id": "a1", "x": 1}])

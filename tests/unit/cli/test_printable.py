@@ -74,6 +74,7 @@ LINES = {
     "compact": "compact {t}",
     "maintain": "maintain {t}",
     "vacuum": "vacuum {t}",
+    "forget": "forget {t} --keys {tmp}/keys-{evil}.csv --drop-history --search {tmp}/landing-{evil}",
     "check": "check {t}",
     "probe": "probe {tmp}/place-{evil}",
     "copy": "copy {t} {tmp}/copy-{evil}",
@@ -144,6 +145,7 @@ def places(tmp_path: Path) -> dict[str, str]:
     folder.mkdir()
     (folder / f"{FILE}.json").write_text(json.dumps({"p": EVIL, "id": "c", "at": 3}) + "\n{bad\x1b[2J\u202e\n")
     table.ingest("job", Files(folder, format="json")).run()
+    (tmp_path / f"keys-{FILE}.csv").write_text("p,id\n")
     (tmp_path / f"{FILE}.json").write_text(json.dumps({"p": EVIL, "id": "d", "at": 3}) + "\n")
     world = World(tmp_path)
     world.create("A", "_id STRING, x STRING", [{"_id": EVIL, "x": EVIL}])

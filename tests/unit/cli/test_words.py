@@ -105,6 +105,7 @@ NEEDED = {
     "diff": ["1", "2"],
     "replay": ["elsewhere"],
     "copy": ["elsewhere"],
+    "forget": ["--keys", "keys.csv"],
     "report": ["--out", "report.html"],
     "consumers register": ["name"],
     "consumers advance": ["name", "1"],
@@ -182,7 +183,7 @@ def test_parameters_of_commands_are_those_of_the_library() -> None:
     own = {
         "every", "quiet", "drop_orphans", "dot", "explained", "json", "out", "key_columns", "like", "data_file",
         "format", "format_options", "earlier", "later", "check", "diff", "paths", "url",
-        "warehouse", "turn", "at_once", "target", "target_options",
+        "warehouse", "turn", "at_once", "target", "target_options", "keys_file",
     }  # fmt: skip
     for name, command in COMMANDS.items():
         given = {parameter.name for parameter in command.params} - {"help"}

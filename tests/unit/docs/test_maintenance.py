@@ -65,7 +65,7 @@ def test_the_commands_run(path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     by_hand = {"demo", "init", "upsert", "get", "query", "diff", "jar", "metrics"}
     assert {command[0] for command in commands} == known - by_hand - {
         "explain", "lineage", "what_if", "verify", "replay", "report", "failed_keys", "associate", "record_send",
-        "probe", "copy",
+        "probe", "copy", "forget",
     }  # fmt: skip
     for command in commands:
         if "--every" not in command:  # which ends by a signal alone

@@ -228,6 +228,7 @@ def test_every_public_name_is_told() -> None:
         "backup.md",
         "costs.md",
         "deletes.md",
+        "erase.md",
         "failed-keys.md",
         "late-events.md",
         "migration.md",

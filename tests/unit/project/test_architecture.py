@@ -58,8 +58,8 @@ LAYERS = (
 CLI_COMMANDS = tuple(
     f"lakemerge.cli.{name}"
     for name in (
-        "app", "common", "demo", "ingest", "merge_source", "output", "provenance", "rows", "service", "streams",
-        "tables", "warehouse",
+        "app", "common", "demo", "forget", "ingest", "merge_source", "output", "provenance", "rows", "service",
+        "streams", "tables", "warehouse",
     )
 )  # fmt: skip
 SHIPPED_SUITES = ("lakemerge.testing", "mergers.testing")
@@ -153,6 +153,7 @@ PUBLIC = {
         "SkippedFileSlice": "what CompactionResult.skipped holds",
         "CopyResult": "what LakeTable.copy_to returns",
         "VacuumResult": "what LakeTable.vacuum returns",
+        "ForgetResult": "what LakeTable.forget returns",
         "TransactionPlan": "what LakeTable.update_where and others return for explain",
         "UpsertResult": "what LakeTable.upsert returns",
         "catalog": "gives tables names in Spark's SQL",

@@ -1,0 +1,1 @@
+"""Erases keys from a table and from what it remembers."""
