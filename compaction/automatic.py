@@ -20,7 +20,7 @@ from compaction.maintain import maintain_open
 from compaction.plan.auto import Decision, decide, is_turn
 from compaction.plan.loads import FileSliceLoad, file_slice_loads
 from compaction.plan.plan import plan_compaction
-from compaction.publish import is_publish_due, publish_through
+from compaction.publish import is_publish_due, is_too_early, publish_through
 from compaction.run.run import run_plan
 from lakemerge.errors import CommitConflictError
 from lakemerge.events import observed
@@ -111,6 +111,10 @@ def after_write(
     began = time.monotonic()
     loads = file_slice_loads(view)
     decision = decide(auto, loads, version=view.version, commits=live_commits(view, view.version))
+    if decision.service in ("minor compaction", "full compaction") and is_too_early(handle, view):
+        decision = Decision(service="nothing", why="a publication would leave too much log by now")
+        if auto.logs_after_commits is not None and live_commits(view, view.version) >= auto.logs_after_commits:
+            decision = replace(decision, service="log compaction")
     _logger.info("maintenance of %s after version %d: %s", handle.store.url, version, decision)
     match decision.service:
         case "minor compaction" | "full compaction":

@@ -23,8 +23,23 @@ from mergers.logs import logger
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["is_publish_due", "publish", "publish_through"]
+__all__ = [
+    "FILE_LOG_BYTES",
+    "WEEK_LOG_BYTES",
+    "is_publish_due",
+    "is_too_early",
+    "pause_ms",
+    "publish",
+    "publish_through",
+]
 
+FILE_LOG_BYTES: Final = 2_600
+"""About what a publication writes into the log for each base file that changed, with bounds of eight columns: the file
+with its new vector, a winner file and a share of earlier ones, what they replace, and the minor entry."""
+WEEK_LOG_BYTES: Final = 100 * 10**6
+"""So many bytes of log at most are left by a week of publications that ``auto`` chose."""
+_FEW_FILES: Final = 32
+_WEEK_MS: Final = 7 * 86_400_000
 _ATTEMPTS: Final = 5
 """How often a write tries to publish what it wrote, while others commit compactions of the same file slices."""
 
@@ -40,6 +55,24 @@ def is_publish_due(handle: Handle, view: TableView) -> bool:
     if found.oldest is None:
         return False
     return asked.max_lag_ms == 0 or lag_ms(handle, view, found) * 2 >= asked.max_lag_ms
+
+
+def pause_ms(files: int) -> int:
+    """How long ``auto`` waits from the first commit that other engines do not see to their publication, in a table of
+    so many base files. Up to 32 files it does not wait.
+
+    Delta has no smaller change than a file that is removed and added again, with its statistics. So what a week of
+    publications writes grows with their number and with that of the files.
+    """
+    return 0 if files <= _FEW_FILES else files * FILE_LOG_BYTES * _WEEK_MS // WEEK_LOG_BYTES
+
+
+def is_too_early(handle: Handle, view: TableView) -> bool:
+    """Whether a publication would leave too much log, by :func:`pause_ms`. A table that says how far others may lag is
+    published by that."""
+    asked = Publish.of(view.snapshot.metadata.configuration)
+    pause = pause_ms(len(view.base_files)) if asked.by_vectors and asked.max_lag_ms is None else 0
+    return pause > 0 and lag_ms(handle, view) < pause
 
 
 def publish(handle: Handle, view: TableView, *, spark: SparkSession | None = None) -> CompactionResult:

@@ -6,11 +6,13 @@ It knows nothing of tables, so it is a judge of what an erasure leaves.
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import fastavro
 import pyarrow as pa
@@ -42,18 +44,25 @@ def _decoded(name: str, data: bytes) -> Iterator[str]:
         file = pq.ParquetFile(io.BytesIO(data))
         yield str(file.metadata.to_dict())
         yield str(file.metadata.metadata)
-        yield from _json_in(str(file.read().to_pylist()))
+        yield from _values(file.read().to_pylist())
     elif name.endswith(".avro"):
-        yield str(list(fastavro.reader(io.BytesIO(data))))
+        yield from _values(list(fastavro.reader(io.BytesIO(data))))
     elif name.endswith(".json"):
         for line in data.splitlines():
             if line.strip():
-                yield from _json_in(str(json.loads(line)))
+                yield from _values(json.loads(line))
 
 
-def _json_in(text: str) -> Iterator[str]:
-    """A text, and what is left of it without the escapes of JSON within JSON."""
-    yield text
-    yield text.replace("\\", "")
-    if "\\u" in text:
-        yield text.encode("ascii", "backslashreplace").decode("unicode_escape")
+def _values(value: Any) -> Iterator[str]:
+    """All names and values within a value, and those of JSON within texts."""
+    if isinstance(value, Mapping):
+        yield from _values([*value, *value.values()])
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _values(part)
+    else:
+        yield value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+        yield repr(value)
+        if isinstance(value, str) and value[:1] in ("{", "["):
+            with contextlib.suppress(ValueError):
+                yield from _values(json.loads(value))

@@ -200,14 +200,18 @@ def _shown(view: TableView, minor: Minor, winner: AddFile | None, now_ms: int) -
     left = {minor.base, *(each.path for each in minor.winners)}
     for ordinal, path in files.items():
         add, vector = view.snapshot.files[path], vectors.get(ordinal)
+        # Each publication has many removes, so they say little more than which file it is. Adds tell the rest.
         if path not in left:
-            yield removal(add, now_ms)
+            yield _bare(removal(add, now_ms))
         elif vector != add.vector:
-            # Each publication has many, and the add tells the rest.
-            yield replace(removal(add, now_ms), deletion_time_ms=None, tags={})
+            yield replace(_bare(removal(add, now_ms)), deletion_time_ms=None)
             yield replace(add, vector=vector, stats=loose(add.stats), data_change=True)
     if winner is not None:
         yield winner
+
+
+def _bare(remove: RemoveFile) -> RemoveFile:
+    return replace(remove, partition_values=None, tags={})
 
 
 def loose(stats: str | None) -> str | None:

@@ -386,7 +386,7 @@ def _to_json(action: Action) -> dict[str, dict[str, object]]:
                 "path": action.encoded_path or encode_path(action.path),
                 "deletionTimestamp": action.deletion_time_ms,
                 "dataChange": action.data_change,
-                "extendedFileMetadata": action.partition_values is not None and action.size_bytes is not None,
+                "extendedFileMetadata": (action.partition_values is not None and action.size_bytes is not None) or None,
                 "partitionValues": action.partition_values,
                 "size": action.size_bytes,
                 "tags": action.tags or None,

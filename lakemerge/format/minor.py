@@ -123,15 +123,15 @@ class Minor:
         return (*told, *(text for _, vector in self.vectors for text in (vector.path, vector.id)))
 
     def domain(self) -> DomainMetadata:
-        body = {
+        body: dict[str, object] = {
             "base": self.base,
             "ordinal": self.base_ordinal,
             "through": self.through,
             **({"published": True} if self.published else {"positions": self.positions}),
             "winners": [[w.path, w.size_bytes, w.ordinal, w.rows] for w in self.winners],
-            "tombstones": self.tombstones,
-            "tombstoneBytes": self.tombstone_bytes,
         }
+        if self.tombstones is not None or not self.published:
+            body |= {"tombstones": self.tombstones, "tombstoneBytes": self.tombstone_bytes}
         return DomainMetadata(self.domain_name, orjson.dumps(body).decode(), False)
 
     def removal(self) -> DomainMetadata:
@@ -152,7 +152,7 @@ class Minor:
                 through=whole_number(body["through"]),
                 positions=None if published else optional_path(body["positions"]),
                 winners=tuple(_winner(*entry) for entry in body["winners"]),
-                tombstones=optional_path(body["tombstones"]),
+                tombstones=optional_path(body.get("tombstones") if published else body["tombstones"]),
                 tombstone_bytes=whole_number(body.get("tombstoneBytes", 0)),
                 published=published,
             )
