@@ -14,7 +14,7 @@ from compaction.logs.logs import compact_logs
 from compaction.plan.plan import plan_compaction
 from compaction.publish import is_publish_due, publish
 from compaction.retention import expire_tombstones
-from compaction.run.run import run_plan
+from compaction.run.run import run_plan, shorten_log
 from compaction.vacuum import vacuum
 from lakemerge.commits.base import commit_to
 from lakemerge.delta import Attempt, Txn
@@ -115,7 +115,9 @@ class _Maintenance:
         plan = plan_compaction(self._handle, self._view, minor=minor, strategy=strategy)
         if not plan.groups:
             return None
-        return run_plan(self._handle, self._view, plan, spark=self._spark, stop=self._stop, started=began)
+        result = run_plan(self._handle, self._view, plan, spark=self._spark, stop=self._stop, started=began)
+        shorten_log(self._handle, self._handle.latest(self._view).snapshot)
+        return result
 
     def _publish(self) -> CompactionResult | None:
         return (

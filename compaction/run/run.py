@@ -24,6 +24,8 @@ from compaction.run.group import GroupOutcome, GroupRun, compact_group
 from lakemerge.bins import BinItem, BinLimits, fill
 from lakemerge.commits.base import FileSlicesChangedError
 from lakemerge.commits.rescale import reserve_ordinals
+from lakemerge.delta import Snapshot
+from lakemerge.errors import LakeMergeError
 from lakemerge.format.keys import BucketId
 from lakemerge.format.publish import Publish
 from lakemerge.handle import Handle
@@ -38,6 +40,7 @@ from lakemerge.results.compactions import (
     CompactionStrategy,
     LostGroup,
 )
+from lakemerge.storage.base import is_own_failure
 from lakemerge.table.open_table import OpenTable
 from lakemerge.write.base_file import ordinals_needed
 from mergers.logs import logger
@@ -45,9 +48,11 @@ from mergers.logs import logger
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["compact", "compact_open", "run_plan", "stays"]
+__all__ = ["compact", "compact_open", "run_plan", "shorten_log", "stays"]
 
 _logger = logger(__name__)
+_MOST_COMMITS = 4
+"""A compaction leaves at most so many commits after the last checkpoint."""
 
 
 def compact_open(
@@ -71,7 +76,23 @@ def compact_open(
             spark=table.services_session,
         )
     table.follow()
+    if result.commits:
+        shorten_log(table.handle, table.standing.snapshot)
     return result
+
+
+def shorten_log(handle: Handle, snapshot: Snapshot) -> None:
+    """Write a checkpoint if readers who open the table would ask for many commits after the last one. A compaction has
+    read and written so much that this costs little beside it."""
+    last = -1 if snapshot.checkpoint_version is None else snapshot.checkpoint_version
+    if snapshot.version - last <= _MOST_COMMITS:
+        return
+    try:
+        handle.log.checkpoint(snapshot)
+    except Exception as error:
+        if not (is_own_failure(error) or isinstance(error, MemoryError | LakeMergeError)):
+            raise
+        _logger.warning("the checkpoint of version %d could not be written", snapshot.version, exc_info=True)
 
 
 def compact(

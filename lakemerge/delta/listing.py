@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 import orjson
@@ -21,6 +22,7 @@ __all__ = [
     "LOG_FOLDER",
     "Checkpoint",
     "Listing",
+    "begun",
     "checkpoint_path",
     "commit_path",
     "fetch",
@@ -150,6 +152,18 @@ def read_hint(store: Store) -> int | None:
         _logger.warning("%s is damaged (%s); the log is listed in full", LAST_CHECKPOINT, error)
         return None
     return version if isinstance(version, int) and version >= 0 else None
+
+
+@contextmanager
+def begun(store: Store, paths: Sequence[str]) -> Iterator[Iterator[bytes]]:
+    """:func:`fetch`, whose first files are requested while the block does something else."""
+    first = paths[:_FETCH_WINDOW]
+    if not first:
+        yield iter(())
+        return
+    with thread_pool(min(_FETCH_THREADS, len(first)), name="lakemerge-log") as pool:
+        files = [pool.submit(store.get, path) for path in first]
+        yield chain((file.result() for file in files), fetch(store, paths[len(first) :]))
 
 
 def fetch(store: Store, paths: Sequence[str]) -> Iterator[bytes]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate
 from typing import Final
@@ -17,7 +18,7 @@ from lakemerge.delta.actions import CommitInfo, Protocol, decode, decode_commit_
 from lakemerge.delta.chain import Chain, digest, previous_of
 from lakemerge.delta.checkpoint_reader import read_checkpoint
 from lakemerge.delta.fingerprint import Fingerprint
-from lakemerge.delta.listing import Checkpoint, Listing, commit_path, fetch, no_log
+from lakemerge.delta.listing import Checkpoint, Listing, begun, commit_path, fetch, no_log
 from lakemerge.delta.protocol import check_readable, in_commit_timestamps
 from lakemerge.delta.snapshot import Snapshot, SnapshotBuilder
 from lakemerge.errors import (
@@ -63,17 +64,23 @@ def load(store: Store, listing: Listing, version: int | None, *, required_domain
         gap = listing.gap(first, wanted)
         if gap is not None:
             raise problem or _unreachable(listing, checkpoint, gap, wanted, latest)
-        try:
-            replay = SnapshotBuilder() if checkpoint is None else _read_whole(store, checkpoint, required_domain)
-        except TableDamagedError as error:
-            _logger.warning("a checkpoint is skipped: %s", error)
-            problem = problem or error
-            continue
-        try:
-            return _finish(store, listing, checkpoint, replay, wanted)
-        except _FalseCheckpointError as error:
-            _logger.warning("a checkpoint is skipped: %s", error)
-            problem = problem or error
+        paths = [commit_path(v) for v in range(first, wanted + 1)]
+        if checkpoint is None:
+            return _finish(store, listing, None, SnapshotBuilder(), wanted, fetch(store, paths))
+        if not paths and wanted in listing.commits:
+            paths = [commit_path(wanted)]  # a checkpoint holds no commit times
+        with begun(store, paths) as commits:
+            try:
+                replay = _read_whole(store, checkpoint, required_domain)
+            except TableDamagedError as error:
+                _logger.warning("a checkpoint is skipped: %s", error)
+                problem = problem or error
+                continue
+            try:
+                return _finish(store, listing, checkpoint, replay, wanted, commits)
+            except _FalseCheckpointError as error:
+                _logger.warning("a checkpoint is skipped: %s", error)
+                problem = problem or error
     raise AssertionError("the commits from 0 were neither missing nor replayed")
 
 
@@ -263,15 +270,23 @@ def _read_whole(store: Store, checkpoint: Checkpoint, required_domain: str | Non
 
 
 def _finish(
-    store: Store, listing: Listing, checkpoint: Checkpoint | None, replay: SnapshotBuilder, version: int
+    store: Store,
+    listing: Listing,
+    checkpoint: Checkpoint | None,
+    replay: SnapshotBuilder,
+    version: int,
+    commits: Iterator[bytes],
 ) -> Snapshot:
-    """Apply the commits after a checkpoint, each of which has to fit the one before it."""
+    """Apply the commits after a checkpoint, each of which has to fit the one before it.
+
+    :param commits: their files, or that of the checkpoint's version if there are none.
+    """
     first = 0 if checkpoint is None else checkpoint.version + 1
     paths = [commit_path(v) for v in range(first, version + 1)]
     chain = Chain(replay.digest, is_linked=checkpoint is not None and is_linked(replay.protocol))
     info: CommitInfo | None = None
     newest: bytes | None = None
-    for path, data in zip(paths, fetch(store, paths), strict=True):
+    for path, data in zip(paths, commits, strict=False):
         with collector_paused():
             actions = decode(data, path)
             if newest is None and checkpoint is not None and chain.is_linked and previous_of(actions) != replay.digest:
@@ -281,8 +296,7 @@ def _finish(
         info = next((action for action in actions if isinstance(action, CommitInfo)), None)
         newest = data
     if not paths and version in listing.commits:
-        # A checkpoint holds no commit times. The commit of its version does.
-        newest = store.get(commit_path(version))
+        newest = next(commits)
         info = decode_commit_info(newest, commit_path(version))
         if chain.is_linked and checkpoint is not None and digest(newest) != replay.digest:
             raise _false(checkpoint)

@@ -228,8 +228,8 @@ def read_positions(store: Store, path: str | None) -> dict[int, npt.NDArray[np.b
 def positions_table(store: Store, path: str) -> pa.Table:
     """A positions file as it is, of :data:`POSITIONS_SCHEMA`."""
     try:
-        with store.open_input(path) as source:
-            table = pq.read_table(source, schema=POSITIONS_SCHEMA)
+        # All of it is needed, and to open it would ask for its size first.
+        table = pq.read_table(pa.BufferReader(store.get(path)), schema=POSITIONS_SCHEMA)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if is_foreign(error):
             raise

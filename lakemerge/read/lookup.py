@@ -5,26 +5,32 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
 
 import pyarrow as pa
 
 from lakemerge._internal.pools import thread_pool
-from lakemerge.errors import FrameError, InputError
+from lakemerge.errors import FrameError, InputError, LakeMergeError
 from lakemerge.format.config import TableConfig
 from lakemerge.frames import as_reader, check_sound, collected
 from lakemerge.handle import Handle
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.filter.prune import file_slices_of_keys
 from lakemerge.read.merge import merge_file_slice
-from lakemerge.read.parquet.files import ParquetFiles
+from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.scan import asked_columns
 from lakemerge.read.sources import MergeSpec
 from lakemerge.schema.casts import castable, safe_cast
+from lakemerge.storage import LocalStore
 from mergers.keys import group_starts, key_columns, locate, sort_order
 from mergers.portions import gather, together
 from mergers.type_names import type_name
 
-__all__ = ["find_rows", "look_up", "sorted_keys"]
+__all__ = ["find_rows", "footers_ahead", "look_up", "sorted_keys"]
+
+_AHEAD_FILES: Final = 16
+"""The footers of so many files are requested ahead, at most."""
 
 
 def look_up(handle: Handle, view: TableView, keys: object, columns: Sequence[str] | None) -> pa.Table:
@@ -34,6 +40,35 @@ def look_up(handle: Handle, view: TableView, keys: object, columns: Sequence[str
     if not names:
         raise InputError("a look-up asks for at least one column")
     return find_rows(handle, view, wanted, names)
+
+
+@contextmanager
+def footers_ahead(handle: Handle, view: TableView, keys: object) -> Iterator[None]:
+    """Request the footers that a look-up in this version reads, while the block finds out whether there is a newer one.
+    Mostly there is none, and the look-up has waited for one request less. In a local folder nothing is won.
+
+    :param keys: as for :func:`look_up`. Those of frames are not looked at: some frames can be read only once.
+    """
+    if isinstance(handle.store, LocalStore) or not isinstance(keys, list):
+        yield
+        return
+    try:
+        file_slices = file_slices_of_keys(view, sorted_keys(keys, view.config), exact=True)
+    except LakeMergeError:  # the look-up itself says so
+        yield
+        return
+    stored = [StoredFile(each.base.add.path, each.base.add.size_bytes) for each in file_slices if each.base is not None]
+    unknown = [file for file in stored if handle.footers.get(file.path) is None][:_AHEAD_FILES]
+    with thread_pool(max(1, len(unknown))) as pool:
+        for file in unknown:
+            pool.submit(_keep_footer, handle, file)
+        yield
+
+
+def _keep_footer(handle: Handle, file: StoredFile) -> None:
+    """If it fails, the look-up asks once more, and tells why."""
+    with ParquetFiles(handle.store, handle.footers) as files:
+        files.footer(file)
 
 
 def find_rows(handle: Handle, view: TableView, wanted: pa.Table, names: Sequence[str]) -> pa.Table:

@@ -33,7 +33,7 @@ from lakemerge.options import Settings
 from lakemerge.provenance.explanation import Explanation
 from lakemerge.python_values import python_rows
 from lakemerge.read.failed_keys import OnFailedKeys, find_failed_keys, on_failed_keys
-from lakemerge.read.lookup import look_up
+from lakemerge.read.lookup import footers_ahead, look_up
 from lakemerge.read.scan import ReadMode, in_mode, read_arrow, scan
 from lakemerge.results.compactions import (
     CompactionPlan,
@@ -766,9 +766,11 @@ class LakeTable:
         :raises lakemerge.FrameError: the keys do not fit the table's key columns.
         """
         one = isinstance(key, Mapping)
-        view, handle = self._open.view, on_failed_keys(self._open.handle, failed_keys)
+        keys = [key] if one else key
+        with footers_ahead(self._open.handle, self._open.standing, keys):
+            view, handle = self._open.view, on_failed_keys(self._open.handle, failed_keys)
         with unless_replaced(self._open.handle.log, view.snapshot):
-            rows = look_up(handle, view, [key] if one else key, columns)
+            rows = look_up(handle, view, keys, columns)
         return next(iter(python_rows(rows)), None) if one else rows
 
     @observed

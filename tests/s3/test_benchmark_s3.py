@@ -30,6 +30,9 @@ def test_every_step_of_every_engine(endpoint: Endpoint, place: str, tmp_path: Pa
     assert all(requests.values())
     assert requests["lakemerge", "upsert to an open table"] <= 5
     assert requests["lakemerge", "an unchanged open table"] == 1
+    # The hint, the log's end, a checkpoint beside at most four commits, a newer commit beside the footer, the rows.
+    assert requests["lakemerge", "compacted: key look-up"] <= 10
+    assert requests["lakemerge", "compacted: key look-up: deep"] <= 5
     assert {what for case, what in requests if case == "lakemerge" and not what.endswith(": deep")} == {
         "open", "upsert to an open table", "an unchanged open table", "3 commits: feed of the last", "compaction",
         *(f"{when}: {query}" for when in ("3 commits", "compacted")

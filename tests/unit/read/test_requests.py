@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ import pytest
 from lakemerge import LakeTable, Settings
 from lakemerge.delta import DeltaLog
 from lakemerge.storage import LocalStore
+from lakemerge.storage.base import FileStat
 from lakemerge.testing.counting import CountingStore
-from tests.unit.faults import create, frame
+from tests.unit.faults import create, frame, listing
 
 BUCKETS, COMMITS, ROWS = 8, 5, 400
 
@@ -77,7 +80,7 @@ def test_a_look_up(path: Path) -> None:
     calls(store)
     assert table.get({"k": 7}) == {"k": 7, "o": 1 + COMMITS, "v": f"new {COMMITS - 1}"}
     found = calls(store)
-    assert found["open_input"] == 1 + COMMITS
+    assert found["open_input"] == 2 + COMMITS  # the base file first for its footer, beside the question
     assert found["read"] <= 2 * (1 + COMMITS)
     assert (found["list"], found["get"], found["stat"]) == (1, 0, 0)  # whether there is a newer commit
     assert table.get({"k": 7}) is not None
@@ -87,7 +90,63 @@ def test_a_look_up(path: Path) -> None:
         calls(store)
         assert table.get({"k": 7}) is not None
         found = calls(store)
-        assert (found["open_input"], found["read"]) == (1, reads)
+        assert (found["open_input"], found["read"]) == (reads, reads)
+
+
+def test_a_look_up_in_a_compacted_table_that_is_opened(path: Path) -> None:
+    """At most ten requests, however many commits there were: the hint, the listing, the checkpoint and at most four
+    commits; the question for a newer commit; a footer and a row group."""
+    for number in range(7):
+        LakeTable.open(path).upsert(frame([(k, 20 + number, f"newer {number}") for k in range(ROWS)]))
+    LakeTable.open(path).compact()
+    table, store = counted(path)
+    assert table.get({"k": 7}) == {"k": 7, "o": 26, "v": "newer 6"}
+    found = calls(store)
+    requests = {name: found[name] for name in ("list", "get", "stat", "read")}
+    assert requests["get"] <= 2 + 4
+    assert (requests["list"], requests["stat"], requests["read"]) == (2, 0, 2)
+    assert sum(requests.values()) <= 10
+
+
+@pytest.mark.parametrize("before", range(8))
+def test_a_compaction_leaves_few_commits_to_read(tmp_path: Path, before: int) -> None:
+    """At most four after the last checkpoint, wherever the interval of checkpoints stands."""
+    table = create(tmp_path / "t")
+    for number in range(before + 2):
+        table.upsert(frame([(1, number, "v")]))
+    table.compact()
+    snapshot = LakeTable.open(tmp_path / "t").opened.view.snapshot
+    assert snapshot.version - (-1 if snapshot.checkpoint_version is None else snapshot.checkpoint_version) <= 4
+    assert LakeTable.check(tmp_path / "t").ok
+    written = listing(tmp_path / "t")
+    table.compact()  # nothing is due, and nothing is written
+    assert listing(tmp_path / "t") == written
+
+
+class Waiting(CountingStore):
+    """A store whose listing ends when another thread has asked for a file's end."""
+
+    def __init__(self, store: LocalStore) -> None:
+        super().__init__(store)
+        self.asked, self.waits = threading.Event(), False
+
+    def open_input(self, path: str, *, size_bytes: int | None = None) -> pa.NativeFile:
+        self.asked.set()
+        return super().open_input(path, size_bytes=size_bytes)
+
+    def list(self, folder: str, *, start_after: str = "") -> Iterator[FileStat]:
+        if self.waits:
+            assert self.asked.wait(30), "the footer was not requested beside the listing"
+        return super().list(folder, start_after=start_after)
+
+
+def test_a_look_up_asks_for_the_footer_beside_the_question_for_a_newer_commit(path: Path) -> None:
+    LakeTable.open(path).compact()
+    store = Waiting(LocalStore(path))
+    handle = replace(LakeTable.open(path).opened.handle, store=store, log=DeltaLog(store))
+    table = LakeTable(handle, handle.log.snapshot(), pinned=False, spark=None)
+    store.waits = True
+    assert table.get({"k": 7}) is not None
 
 
 def test_a_look_up_of_keys_far_apart(tmp_path: Path) -> None:
