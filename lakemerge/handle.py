@@ -13,7 +13,7 @@ from typing import Any
 from lakemerge._internal.cache import Cache
 from lakemerge.delta import DeltaLog, Metadata, Snapshot, Transaction, check_same_table
 from lakemerge.errors import LakeMergeError
-from lakemerge.format.base_file import paths_of
+from lakemerge.format.base_file import DecodedFiles, paths_of
 from lakemerge.format.block_index import DecodedLogs
 from lakemerge.format.config import TableConfig
 from lakemerge.format.minor import Minor
@@ -74,6 +74,7 @@ class Handle:
     registry: MergerRegistry
     settings: Settings
     decoded: DecodedLogs = field(default_factory=DecodedLogs, repr=False, compare=False)
+    decoded_files: DecodedFiles = field(default_factory=DecodedFiles, repr=False, compare=False)
     footers: Cache[str, Any] = field(
         default_factory=partial(Cache, _FOOTER_BYTES, _FOOTER_ENTRY_BYTES), repr=False, compare=False
     )
@@ -90,7 +91,7 @@ class Handle:
 
     def view(self, snapshot: Snapshot) -> TableView:
         config = self.definition.of(snapshot.metadata, url=self.store.url)
-        return TableView(snapshot, config, self.store, self.decoded)
+        return TableView(snapshot, config, self.store, self.decoded, self.decoded_files)
 
     def view_at(self, version: int, *, of: Snapshot) -> TableView:
         """Another version in the log of ``of``. Raises :class:`lakemerge.VersionNotFoundError`, and

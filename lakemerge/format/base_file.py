@@ -15,11 +15,14 @@ import orjson
 
 from lakemerge.delta import AddFile
 from lakemerge.errors import TableDamagedError
-from lakemerge.format.keys import BucketId, Key, key_from_json, key_to_json
+from lakemerge.format.keys import BucketId, Key, KeyKinds, check_kinds, key_from_json, key_to_json
 from lakemerge.format.names import SLICE_TAG, WINNER_TAG
 from lakemerge.format.values import INT32_LIMIT, bucket_count, optional_path, whole_number
 
-__all__ = ["BaseFile", "paths_of", "rows_of"]
+__all__ = ["BaseFile", "DecodedFiles", "paths_of", "rows_of"]
+
+_MISREAD = (AttributeError, KeyError, ValueError, TypeError)
+"""What a tag raises that is not as ours are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class BaseFile:
 
         :param stored_partition_by: the partition columns, as ``partitionValues`` names them.
         """
-        with _naming(add):
+        try:  # not a context manager: a table may have a million files
             body = _body(add)
             partition = tuple(add.partition_values[name] for name in stored_partition_by)
             buckets = bucket_count(body["buckets"])
@@ -99,6 +102,44 @@ class BaseFile:
                 tombstones=_tombstones(body),
                 tombstone_bytes=whole_number(body.get("tombstoneBytes", 0)),
             )
+        except _MISREAD as error:
+            raise _unreadable(add, error) from error
+
+
+class DecodedFiles:
+    """The base files that were decoded last. A version has most files of the version before it. So a read after each
+    commit only decodes files that are new."""
+
+    def __init__(self) -> None:
+        self._known: tuple[object, Mapping[str, BaseFile]] = (None, {})
+
+    def __reduce__(self) -> tuple[type[DecodedFiles], tuple[()]]:
+        return DecodedFiles, ()  # executors have no use for them
+
+    def read(
+        self, adds: Iterable[AddFile], stored_partition_by: Sequence[str], kinds: KeyKinds
+    ) -> tuple[BaseFile, ...]:
+        """The base files of a version, in the order of their adds.
+
+        :param stored_partition_by: as for :meth:`BaseFile.of`.
+        :param kinds: the kinds of the table's keys.
+        """
+        of, known = self._known
+        meaning = (tuple(stored_partition_by), kinds)
+        if of != meaning:
+            known = {}
+        found: dict[str, BaseFile] = {}
+        for add in adds:
+            file = known.get(add.path)
+            if file is None or file.add is not add:
+                file = BaseFile.of(add, stored_partition_by)
+                try:
+                    check_kinds(file.lower, kinds)
+                except TypeError as error:
+                    raise TableDamagedError(f"the tag of file {add.path!r}: {error}", path=add.path) from error
+            found[add.path] = file
+        self._known = (meaning, found)
+        return tuple(found.values())
 
 
 def rows_of(adds: Iterable[AddFile]) -> int:
@@ -138,9 +179,13 @@ def _tombstones(body: Mapping[str, Any]) -> str | None:
 def _naming(add: AddFile) -> Iterator[None]:
     try:
         yield
-    except (AttributeError, KeyError, ValueError, TypeError) as error:
-        raise TableDamagedError(
-            f"file {add.path!r} is in the table without a readable {SLICE_TAG!r} tag ({error!r}); another writer "
-            "than LakeMerge must have added it",
-            path=add.path,
-        ) from error
+    except _MISREAD as error:
+        raise _unreadable(add, error) from error
+
+
+def _unreadable(add: AddFile, error: Exception) -> TableDamagedError:
+    return TableDamagedError(
+        f"file {add.path!r} is in the table without a readable {SLICE_TAG!r} tag ({error!r}); another writer "
+        "than LakeMerge must have added it",
+        path=add.path,
+    )

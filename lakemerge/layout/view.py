@@ -18,11 +18,11 @@ from lakemerge._internal.cached import cached_property
 from lakemerge._internal.collector import collector_paused
 from lakemerge.delta import Snapshot
 from lakemerge.errors import TableDamagedError
-from lakemerge.format.base_file import BaseFile
+from lakemerge.format.base_file import BaseFile, DecodedFiles
 from lakemerge.format.block_index import DecodedLogs, LogCommit
 from lakemerge.format.config import TableConfig
 from lakemerge.format.expiries import Expiry, expiries_of
-from lakemerge.format.keys import BucketId, Key, KeyKinds, KeySpan, SoughtKeys, check_kinds, key_kinds
+from lakemerge.format.keys import BucketId, Key, KeyKinds, KeySpan, SoughtKeys, key_kinds
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.minor import Minor, RowFile
 from lakemerge.format.names import LOG_DOMAIN_PREFIX, MINOR_DOMAIN_PREFIX, WINNER_TAG
@@ -127,12 +127,18 @@ class TableView:
     """The contents of a snapshot, decoded once. ``store`` is read only for block index files."""
 
     def __init__(
-        self, snapshot: Snapshot, config: TableConfig, store: Store, decoded: DecodedLogs | None = None
+        self,
+        snapshot: Snapshot,
+        config: TableConfig,
+        store: Store,
+        decoded: DecodedLogs | None = None,
+        files: DecodedFiles | None = None,
     ) -> None:
         self.snapshot = snapshot
         self.config = config
         self.store = store
         self._decoded = decoded or DecodedLogs()
+        self._decoded_files = files or DecodedFiles()
 
     @property
     def version(self) -> int:
@@ -145,14 +151,8 @@ class TableView:
     @cached_property
     def base_files(self) -> tuple[BaseFile, ...]:
         adds = (add for add in self.snapshot.files.values() if WINNER_TAG not in add.tags)
-        files = tuple(BaseFile.of(add, self.config.stored_partition_by) for add in adds)
-        kinds = self.key_kinds
-        for file in files:
-            try:
-                check_kinds(file.lower, kinds)
-            except TypeError as error:
-                raise TableDamagedError(f"the tag of file {file.add.path!r}: {error}", path=file.add.path) from error
-        return files
+        with collector_paused():
+            return self._decoded_files.read(adds, self.config.stored_partition_by, self.key_kinds)
 
     @property
     def key_kinds(self) -> KeyKinds:

@@ -40,7 +40,7 @@ from lakemerge.spark.native import (
 )
 from lakemerge.spark.premerge import is_kept, scan_premerging
 from lakemerge.spark.scans import scan_clean, scan_minor
-from lakemerge.spark.sessions import jvm_session
+from lakemerge.spark.sessions import jvm_session, prepare_workers
 from lakemerge.spark.transport.jobs import parallelism
 from lakemerge.sql.times import parse_zone
 
@@ -167,6 +167,7 @@ def _native(
         # More than the metadata said, if a log lacks columns.
         if why_not_kernel(handle, spec) is not None:
             return None
+        prepare_workers(spark)
         slices = KernelSlices(frozenset(map(name_of, rows.kernel)), handle.settings, parallelism(spark))
         if known is not None:
             zone = str(spark.conf.get("spark.sql.session.timeZone"))

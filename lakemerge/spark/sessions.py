@@ -25,6 +25,7 @@ from mergers.wording import argument
 
 __all__ = [
     "OLDEST_PYARROW",
+    "WORKERS_NEED",
     "active_session",
     "is_running",
     "jvm_session",
@@ -40,6 +41,8 @@ _LOCAL = re.compile(r"local(\[.*\])?")
 _UNSAID = "python3"
 OLDEST_PYARROW = 19
 """The oldest major version, as in pyproject.toml."""
+WORKERS_NEED = ("lakemerge", "mergers", "compaction", "fsspec", "numpy", "orjson", "pyarrow", "sqlglot")
+"""What workers import: this package and what it always needs, as in pyproject.toml."""
 _NOT_THAT_PYTHON = re.compile(r"Cannot run program.*|\[PYTHON_VERSION_MISMATCH\].*")
 _checked: set[tuple[str, str]] = set()
 """Pairs of an application and its Python that passed the check."""
@@ -184,8 +187,9 @@ def prepare_workers(spark: SparkSession) -> None:
     if problem is not None:
         whose = "the Connect server" if context is None else "this program"
         raise DependencyMissingError(
-            f"Spark's Python workers cannot run LakeMerge: {problem}. Install it for the Python that they run, as it "
-            f"is here, or set PYSPARK_PYTHON for {whose}, before Spark starts, to a Python of theirs that has it"
+            f"Spark's Python workers cannot run LakeMerge: {problem}. Install it with what it needs for the Python "
+            f"that they run, as it is here, or set PYSPARK_PYTHON for {whose}, before Spark starts, to a Python of "
+            "theirs that has it, or send an environment with the job (spark.archives)"
         )
     _checked.add(key)
 
@@ -214,14 +218,17 @@ def _is_own_python(context: Any) -> bool:
 
 def _problem_of_workers(spark: SparkSession) -> str | None:
     """Why a worker cannot run this package; ``None`` where it can."""
+    needed = WORKERS_NEED
 
     # Nested, so that it goes to the worker by value: it must not need what it looks for, nor pyarrow.
     def look(_: object) -> str:
         import json
         import sys
         from importlib.metadata import PackageNotFoundError, version
+        from importlib.util import find_spec
 
         told = {"python": f"{sys.executable}, Python {sys.version.split()[0]}"}
+        told["missing"] = ", ".join(name for name in needed if find_spec(name) is None)
         try:
             import lakemerge.write.pack  # noqa: F401 - and with it what the package depends on
 
@@ -248,9 +255,11 @@ def unlike_here(told: Mapping[str, str]) -> str | None:
     """Why packages of the workers do not do; ``None`` where they do.
 
     :param told: versions of ``lakemerge`` and ``pyarrow`` there, as far as they are known, which ``python`` they are
-        of, and why an import ``failed``, if one did.
+        of, what is ``missing`` there, and why an import ``failed``, if one did.
     """
     where = f"(in {told['python']})"
+    if told.get("missing"):
+        return f"they lack {told['missing']} {where}"
     if "failed" in told:
         return f"{told['failed']} {where}"
     own = _version("lakemerge")

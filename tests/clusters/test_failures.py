@@ -22,9 +22,12 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
-from lakemerge import LakeTable, Settings
+from lakemerge import LakeTable, RowMerger, Settings
 from lakemerge.testing.faults import Call, Fault
-from tests.spark.application import Application, Signals, cluster
+from tests.clusters.life import NEWEST, ROUTES, newest_table
+from tests.clusters.life import opened as route_to
+from tests.clusters.settings import CONFIG
+from tests.spark.application import Application, Signals
 from tests.unit.faults import create, frame, open_over, state_of
 
 if TYPE_CHECKING:
@@ -42,14 +45,6 @@ IN_TASKS = Settings(driver_bytes=1)
 """A compaction of a few rows has tasks, too."""
 
 
-CONFIG = {
-    "spark.cores.max": "2",
-    "spark.executor.cores": "1",
-    "spark.executor.memory": "512m",
-    "spark.task.maxFailures": "2",
-    # A task that is told to stop may go on for this long: what it still writes must do no harm.
-    "spark.python.task.killTimeout": "600s",
-}
 SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.quantile": "0.5",
@@ -58,29 +53,10 @@ SPECULATION = {
 
 
 @pytest.fixture(scope="module")
-def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with cluster(tmp_path_factory.mktemp("cluster")) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def application(master: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
-    with Application(tmp_path_factory.mktemp("run") / "spark", master=master, config=CONFIG) as application:
-        yield application
-
-
-@pytest.fixture(scope="module")
 def speculating(master: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
     config = CONFIG | SPECULATION
     with Application(tmp_path_factory.mktemp("run") / "spark", master=master, config=config) as application:
         yield application
-
-
-@pytest.fixture
-def signals(tmp_path: Path) -> Signals:
-    folder = tmp_path / "signals"
-    folder.mkdir()
-    return Signals(folder)
 
 
 @dataclass(frozen=True)
@@ -326,6 +302,75 @@ def test_an_executor_of_a_load_in_the_jvm_is_lost(application: Application, sign
     assert (result.mode, result.rows, result.files) == ("load", 10, 3)
     assert all(name.rpartition("/")[2].startswith("part-") for name in files_of(path))
     check_and_clean(path, CHANGES, orphans=0)
+
+
+READS = {
+    "compacted": None,
+    "native, kernel": "native, kernel",
+    "union, premerged": "union, premerged",
+    "union, kernel": "union, kernel",
+}
+
+
+def read_losing(spark: SparkSession, path: Path, signals: Signals, route: str | None) -> list[Any]:
+    """The rows of :func:`tests.clusters.life.newest_table`. The executor of a task goes when the task has read them."""
+    newest_table(spark, path)
+    if route is None:
+        LakeTable.open(path, spark=spark, settings=IN_TASKS).compact()
+    table = route_to(spark, path, route or "native, kernel")
+    rows = table.to_df().repartition(2, "k").mapInArrow(_losing_its_executor(signals), table.to_df().schema)
+    return sorted(tuple(row) for row in rows.collect())
+
+
+@pytest.mark.parametrize("route", READS.values(), ids=READS)
+def test_an_executor_of_a_read_is_lost(
+    application: Application, signals: Signals, tmp_path: Path, route: str | None
+) -> None:
+    """With what it had read and shuffled: the read begins again elsewhere, at the same version."""
+    assert application.run(read_losing, tmp_path / "t", signals, route) == NEWEST
+    assert not signals.set("killed")
+
+
+def merge_losing(spark: SparkSession, path: Path, signals: Signals, route: str) -> list[Any]:
+    """The rows of a table whose own merger kills its executor once, while a read merges or premerges."""
+
+    class Killing(RowMerger):
+        id = "7d0c4a52-6f7e-4d53-9a43-000000000002"
+        name = "killing"
+
+        def merge(self, older: Any, newer: Any) -> Any:
+            LoseExecutor(signals)(Call("merge", ""))
+            return {**newer, "v": older["v"] + newer["v"]}
+
+    made = create(path, buckets=4, merger="killing", mergers=[Killing])
+    for rows in (BASE, CHANGES):  # by this process, whose tasks are none of Spark's
+        made.upsert(frame(rows))
+    _, reads = ROUTES[route]
+    spark.conf.set("spark.lakemerge.nativeReads", "off")
+    settings = Settings(driver_bytes=1, reads=reads)
+    table = LakeTable.open(path, mergers=[Killing], settings=settings, spark=spark)
+    return sorted(tuple(row) for row in table.to_df().collect())
+
+
+@pytest.mark.parametrize("route", ["union, premerged", "union, kernel"])
+def test_an_executor_of_a_merge_is_lost(application: Application, signals: Signals, tmp_path: Path, route: str) -> None:
+    both = [(k, 1, "basenew") if k < 10 else (k, 1, "new") for k in range(5, 15)]
+    assert application.run(merge_losing, tmp_path / "t", signals, route) == BASE[:5] + both
+    assert not signals.set("killed")
+
+
+@pytest.mark.parametrize("deed", [FailFirstAttempt, LoseExecutor])
+def test_a_task_that_has_one_try(one_try: Application, signals: Signals, tmp_path: Path, deed: type[Deed]) -> None:
+    """With ``spark.task.maxFailures`` of 1 the write fails with its first task. The next write finds the executors that
+    are left or come anew."""
+    path = table_at(tmp_path / "t")
+    assert one_try.run(failing, path, publishing(deed(signals)))
+    assert not signals.set("failed" if deed is FailFirstAttempt else "killed")
+    assert LakeTable.open(path).version == 1
+    assert state_of(path) == BASE
+    assert one_try.run(upsert, path).version == 2
+    until(lambda: state_of(path) == sorted(UPSERTED, key=repr))
+    assert LakeTable.check(path).ok
 
 
 def test_a_task_that_fails_for_good(application: Application, signals: Signals, tmp_path: Path) -> None:

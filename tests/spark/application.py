@@ -19,15 +19,28 @@ from typing import Any, Self
 
 import pyspark
 
-__all__ = ["QUICK_JAVA", "Application", "Signals", "cluster", "start_session"]
+__all__ = [
+    "QUICK_JAVA",
+    "ROOT",
+    "Application",
+    "Signals",
+    "cluster",
+    "daemon",
+    "printed",
+    "spark_home",
+    "start_session",
+]
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Spark runs most of its code a few times in a test: what the optimising compiler and threads for garbage collection
 gain there is less than they cost, which was two fifths of all processor time of Spark tests."""
 
 ROOT = Path(__file__).resolve().parents[2]
+WORKERS = ROOT / "tests" / "spark" / "workers"
 _SPAWN = multiprocessing.get_context("spawn")
 _DEADLINE_S = 600
+_DEPLOY = "org.apache.spark.deploy"
+_NO_PAGE = ("--webui-port", "0")
 
 
 class Application:
@@ -97,15 +110,19 @@ class Signals:
 
 @contextlib.contextmanager
 def cluster(scratch: Path) -> Iterator[str]:
-    """A standalone cluster with two workers of two cores; its URL. To Spark they are on two hosts, which it wants of
-    speculative attempts."""
+    """A standalone cluster with two workers; its URL. To Spark they are on two hosts, which it wants of speculative
+    attempts. They offer cores for several applications, which do not all work at a time."""
     with contextlib.ExitStack() as stack:
-        master = _daemon(stack, scratch / "master", "master.Master", "--host", "127.0.0.1", "--port", "0")
-        url = _printed(master, r"spark://127\.0\.0\.1:\d+")
+        master = daemon(
+            stack, scratch / "master", f"{_DEPLOY}.master.Master", *_NO_PAGE, "--host", "127.0.0.1", "--port", "0"
+        )
+        url = printed(master, r"spark://127\.0\.0\.1:\d+")
         for host in ("127.0.0.1", "localhost"):
-            sizes = ("--cores", "2", "--memory", "2g", "--work-dir", str(scratch / f"work-{host}"))
-            worker = _daemon(stack, scratch / f"worker-{host}", "worker.Worker", "--host", host, *sizes, url)
-            _printed(worker, "Successfully registered with master")
+            sizes = ("--cores", "8", "--memory", "8g", "--work-dir", str(scratch / f"work-{host}"))
+            worker = daemon(
+                stack, scratch / f"worker-{host}", f"{_DEPLOY}.worker.Worker", *_NO_PAGE, "--host", host, *sizes, url
+            )
+            printed(worker, "Successfully registered with master")
         yield url
 
 
@@ -129,6 +146,8 @@ def start_session(scratch: Path, master: str, config: Mapping[str, str]) -> Any:
     from pyspark.sql import SparkSession
 
     os.environ.update(_environment())
+    if master.startswith("local-cluster"):
+        os.environ["SPARK_HOME"] = str(spark_home(scratch))
     builder = SparkSession.builder.master(master).appName("lakemerge-tests")
     options = {
         "spark.driver.memory": "1g",
@@ -148,9 +167,19 @@ def start_session(scratch: Path, master: str, config: Mapping[str, str]) -> Any:
     return builder.getOrCreate()
 
 
+def spark_home(scratch: Path) -> Path:
+    """A home of Spark's own files in a new folder: a local cluster keeps in its home what its workers write."""
+    home = scratch / "spark"
+    home.mkdir()
+    for part in Path(pyspark.__file__).parent.iterdir():
+        (home / part.name).symlink_to(part)
+    return home
+
+
 def _environment() -> dict[str, str]:
+    """What processes of Spark need to run this tree with this Python."""
     # Workers unpickle functions by their module: they must find the tree as this process does.
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (str(WORKERS), str(ROOT), os.environ.get("PYTHONPATH"))))
     return {
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
@@ -161,20 +190,20 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _daemon(stack: contextlib.ExitStack, log: Path, name: str, *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
-    """A daemon of Spark's, which ends with the stack; with the file that it prints to."""
-    environment = {**os.environ, **_environment()}
-    command = [f"{environment['SPARK_HOME']}/bin/spark-class", f"org.apache.spark.deploy.{name}", "--webui-port", "0"]
+def daemon(stack: contextlib.ExitStack, log: Path, name: str, *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
+    """A program of Spark's, which ends with the stack; with the file that it prints to."""
+    given = {**os.environ, **_environment()}
+    command = [f"{given['SPARK_HOME']}/bin/spark-class", name]
     printed = stack.enter_context(log.open("wb"))
     process = subprocess.Popen(
-        [*command, *arguments], env=environment, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed
+        [*command, *arguments], env=given, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed
     )
     stack.callback(process.wait, 60)
     stack.callback(process.terminate)
     return process, log
 
 
-def _printed(daemon: tuple[subprocess.Popen[bytes], Path], pattern: str) -> str:
+def printed(daemon: tuple[subprocess.Popen[bytes], Path], pattern: str) -> str:
     """What a daemon printed that matches, once it did."""
     process, log = daemon
     deadline = time.monotonic() + _DEADLINE_S

@@ -27,7 +27,7 @@ from lakemerge.spark.transport.jobs import map_evenly
 from lakemerge.storage import open_store
 
 path = sys.argv[1]
-spark = SparkSession.builder.remote("local[2]").getOrCreate()
+spark = SparkSession.builder.remote(sys.argv[2]).getOrCreate()
 assert isinstance(spark, ConnectSession)
 said = {}
 
@@ -133,6 +133,11 @@ print(json.dumps(said))
 
 
 def test_a_round_in_a_connect_session(tmp_path: Path) -> None:
+    check_round("local[2]", tmp_path)
+
+
+def check_round(remote: str, tmp_path: Path) -> None:
+    """A table's life in a client of this server, or in one that starts a server for itself."""
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("SPARK_")},
         "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
@@ -141,7 +146,7 @@ def test_a_round_in_a_connect_session(tmp_path: Path) -> None:
         "JDK_JAVA_OPTIONS": QUICK_JAVA,
     }
     ran = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "t")],
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "t"), remote],
         check=False,
         capture_output=True,
         text=True,

@@ -19,7 +19,7 @@ from typing import Any
 import pyspark
 import pytest
 
-from tests.spark.application import QUICK_JAVA
+from tests.spark.application import QUICK_JAVA, spark_home
 
 pytestmark = pytest.mark.long
 
@@ -115,15 +115,6 @@ def run(command: list[str], tmp_path: Path, *, python: str = sys.executable) -> 
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-200000:]
     said: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
     return said
-
-
-def spark_home(tmp_path: Path) -> Path:
-    """A home of Spark's own files: its workers keep what they write in there."""
-    home = tmp_path / "spark"
-    home.mkdir()
-    for part in SPARK.iterdir():
-        (home / part.name).symlink_to(part)
-    return home
 
 
 def submit(master: str, job: Path, tables: Path, *more: str) -> list[str]:

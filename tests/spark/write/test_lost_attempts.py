@@ -9,7 +9,7 @@ import pytest
 
 from lakemerge import LakeTable
 from lakemerge.spark import load
-from tests.spark.applications.test_failures import CHANGES, changes, check_and_clean, files_named
+from tests.clusters.test_failures import CHANGES, changes, check_and_clean, files_named
 from tests.unit.faults import create
 
 if TYPE_CHECKING:

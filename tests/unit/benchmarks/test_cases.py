@@ -25,6 +25,8 @@ from benchmarks.cases import (
     paimon,
     plans,
     s3,
+    scale_log,
+    scale_rows,
 )
 from benchmarks.cases.merger_answers import Answers
 from benchmarks.cases.merger_folds import Folds
@@ -58,6 +60,10 @@ SMALL: Mapping[str, tuple[Mapping[str, Any], int]] = {
     "publish": ({"rows": 2_000, "buckets": 4, "publications": 12, "rounds": 1}, 7),
     "lookups": ({"rows": 2_000, "commits": 3, "commit_rows": 200, "keys": 40}, 17),
     "growth": ({"rows": (2_000, 4_000), "commits": 2, "commit_rows": 50}, 32),
+    "scale-files": ({"files": (2_000, 4_000)}, 22),
+    "scale-commits": ({"commits": (30, 60), "files": 5, "interval": 7}, 24),
+    "scale-writers": ({"writers": (2, 5), "upserts": 2}, 10),
+    "scale-rows": ({"rows": (2_000, 4_000), "commit_rows": 100}, 28),
     "plan-time": ({"files": 60, "commits": 3, "touched": 10, "rounds": 1, "spark": False}, 3),
     "merge-source": ({"rows": 300, "changed": 20, "rounds": 1, "spark": False}, 10),
     "ingest": ({"scale": SCALE, "parts": ("arrow", "small", "plan"), "rounds": 1, "many": 7, "files": 50}, 10),
@@ -145,6 +151,17 @@ def asks_for_every_file(right: Wrap) -> Wrap:
     return pruned
 
 
+def in_this_process(right: Wrap) -> Wrap:
+    """A step of the case of many rows whose look-ups give old rows."""
+
+    def call(_: str, do: str, **named: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(LakeTable, "get", stale(LakeTable.get))
+            return getattr(scale_rows, do)(**named)
+
+    return call
+
+
 class Shortened:
     """A past of the table that has lost a row."""
 
@@ -181,6 +198,12 @@ WRONG: Mapping[str, tuple[str, object, str, Callable[[Wrap], Wrap]]] = {
     ),
     "growth: an old row": ("growth", LakeTable, "get", stale),
     "growth: a scan loses rows": ("growth", LakeTable, "scan", lambda right: lambda table: list(right(table))[1:]),
+    "files: none for a key": ("scale-files", scale_log, "file_slices_of_keys", lambda right: lambda *_, **__: []),
+    "commits: the last one is missing": (
+        "scale-commits", LakeTable, "history", lambda right: lambda table, limit: right(table, limit=limit - 1)
+    ),
+    "writers: a row is lost": ("scale-writers", LakeTable, "to_arrow", rows_lost),
+    "rows: an old row": ("scale-rows", scale_rows, "elsewhere", in_this_process),
     "plan of a read: a file slice less": (
         "plan-time", plans, "prune_file_slices", lambda right: lambda *given: right(*given)[1:]
     ),

@@ -9,7 +9,7 @@ import pytest
 
 from lakemerge.delta import AddFile
 from lakemerge.errors import TableDamagedError
-from lakemerge.format.base_file import BaseFile
+from lakemerge.format.base_file import BaseFile, DecodedFiles
 from lakemerge.format.keys import BucketId, Key, key_from_json, key_to_json
 from lakemerge.format.log_block import LogBlock, LogFile
 from lakemerge.format.names import SLICE_TAG
@@ -154,3 +154,28 @@ def test_keys_go_through_json(key: Key) -> None:
 def test_tags_that_cannot_be_read(body: str) -> None:
     with pytest.raises(TableDamagedError, match=r"'p'.*lakemerge\.slice"):
         BaseFile.of(AddFile("p", {}, 1, 0, True, tags={SLICE_TAG: body}), ())
+
+
+def test_a_later_version_decodes_only_its_new_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded, seen = DecodedFiles(), list[str]()
+    right = BaseFile.of
+
+    def counted(add: AddFile, names: list[str]) -> BaseFile:
+        seen.append(add.path)
+        return right(add, names)
+
+    monkeypatch.setattr(BaseFile, "of", staticmethod(counted))
+    first = [base(None, bucket=number).add for number in range(3)]
+    files = decoded.read(first, [], (int,))
+    assert [file.bucket_id.bucket for file in files] == [0, 1, 2]
+    del seen[:]
+    changed = replace(first[1], size_bytes=7)
+    again = decoded.read([first[0], changed, first[2]], [], (int,))
+    assert seen == [changed.path]
+    assert [file.add.size_bytes for file in again] == [1000, 7, 1000]
+    assert again[0] is files[0]
+    del seen[:]
+    assert decoded.read(first[:1], [], (str,)) == files[:1], "a file without bounds fits any key"
+    assert seen == [first[0].path], "what a tag means depends on the table's definition"
+    with pytest.raises(TableDamagedError, match="the tag of file"):
+        decoded.read([base(3).add], [], (str,))

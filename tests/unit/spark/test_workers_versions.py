@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark", reason="the check is part of the Spark side")
 
 from lakemerge.spark.installed import OLDEST_PYSPARK
-from lakemerge.spark.sessions import OLDEST_PYARROW, unlike_here
+from lakemerge.spark.sessions import OLDEST_PYARROW, WORKERS_NEED, unlike_here
 
 OWN = version("lakemerge")
 
@@ -26,15 +27,18 @@ OWN = version("lakemerge")
             f"they have lakemerge 0.0.9, and this program has {OWN} (in p, 3.11)",
         ),
         ({"lakemerge": OWN, "pyarrow": "18.9"}, "they have pyarrow 18.9, and 19 is the oldest that does (in p, 3.11)"),
-        ({"failed": "No module named 'numpy'"}, "No module named 'numpy' (in p, 3.11)"),
+        ({"missing": "numpy, orjson", "failed": "No module named 'numpy'"}, "they lack numpy, orjson (in p, 3.11)"),
+        ({"missing": "", "failed": "numpy is broken"}, "numpy is broken (in p, 3.11)"),
     ],
 )
 def test_workers_that_differ(told: dict[str, str], problem: str | None) -> None:
     assert unlike_here({"python": "p, 3.11", **told}) == problem
 
 
-def test_the_oldest_pyarrow_is_that_of_the_package() -> None:
+def test_what_workers_need_is_what_the_package_needs() -> None:
     project = tomllib.loads((Path(__file__).resolve().parents[3] / "pyproject.toml").read_text())["project"]
     assert f"pyarrow>={OLDEST_PYARROW}" in project["dependencies"]
+    dependencies = {re.split("[<>=]", line)[0] for line in project["dependencies"]}
+    assert {"lakemerge", "mergers", "compaction"} | dependencies == set(WORKERS_NEED)
     [spark] = [line for line in project["optional-dependencies"]["spark"] if line.startswith("pyspark")]
     assert spark.startswith(f"pyspark>={'.'.join(map(str, OLDEST_PYSPARK))}.")
