@@ -8,6 +8,7 @@ from compaction.forget.forget import ForgetOptions, forget_open
 from compaction.logs.logs import compact_logs
 from compaction.maintain import maintain, maintain_open
 from compaction.plan.plan import plan_compaction
+from compaction.pressure import make_room
 from compaction.rescale.rescale import rescale
 from compaction.retention import expire_tombstones
 from compaction.run.run import compact, compact_open
@@ -25,6 +26,7 @@ __all__ = [
     "maintain",
     "maintain_after_write",
     "maintain_open",
+    "make_room",
     "plan_compaction",
     "rescale",
     "told",

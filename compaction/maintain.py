@@ -41,9 +41,15 @@ _MINUTE_MS = 60_000
 R = TypeVar("R")
 
 
-def maintain_open(table: OpenTable, *, stop: Callable[[], bool] | None = None) -> MaintenanceResult:
-    """See :meth:`lakemerge.LakeTable.maintain`."""
-    result = maintain(table.handle, table.writable(), spark=table.services_session, stop=stop)
+def maintain_open(
+    table: OpenTable, *, stop: Callable[[], bool] | None = None, removes: bool = True
+) -> MaintenanceResult:
+    """See :meth:`lakemerge.LakeTable.maintain`.
+
+    :param removes: whether tombstones may expire and files may be vacuumed.
+    """
+    maintenance = _Maintenance(table.handle, table.writable(), table.services_session, stop)
+    result = maintenance.done(removes=removes)
     table.follow()
     return result
 
@@ -68,14 +74,14 @@ class _Maintenance:
         self._schedule = Schedule.of(view.snapshot.metadata.configuration)
         self._conflicts: list[str] = []
 
-    def done(self) -> MaintenanceResult:
+    def done(self, *, removes: bool = True) -> MaintenanceResult:
         started = time.monotonic()
         schedule = self._schedule
         full = self._service("compaction", lambda: self._compact(schedule.compaction, minor=False))
         minor = self._service("minor compaction", lambda: self._compact(schedule.minor, minor=True))
         minor = self._service("publication", self._publish) or minor
         logs = self._service("log compaction", self._compact_logs)
-        due = self._is_vacuum_due()
+        due = removes and self._is_vacuum_due()
         if due:
             self._look_at_the_time()
         tombstones = self._service("tombstone expiry", lambda: self._expire() if due else None)

@@ -29,6 +29,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from compaction import make_room
 from lakemerge._internal.near import nearest
 from lakemerge._internal.pools import thread_pool
 from lakemerge.commits.provenance import Isolation
@@ -587,6 +588,8 @@ class _Writer(DataSourceArrowWriter):
         self, table: OpenTable, schema: StructType, options: Mapping[str, str], overwrite: OverwriteRequest | None
     ) -> None:
         self._overwrite, self._states, self._statement = overwrite, None, _Statement.of(options)
+        if overwrite is None:
+            make_room(table)
         begin = self._statement.begin(table)
         if overwrite is not None:
             overwrite = self._overwrite = replace(

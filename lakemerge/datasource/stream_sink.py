@@ -14,7 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from compaction import maintain_after_write
+from compaction import maintain_after_write, make_room
 from lakemerge.commits.provenance import Provenance
 from lakemerge.datasource.feed_options import flag, word
 from lakemerge.datasource.stream_batches import QUERY_ID, OneBatch, RowSum, stream_app
@@ -87,6 +87,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if "txnAppId" in options or "txnVersion" in options:
             raise InputError("a stream's batches have numbers of their own: give no txnAppId and txnVersion")
         self._handle = table.handle
+        make_room(table)
         self._plan = _Plan(table, schema, options)
         self._checkpoint = options.get("checkpointLocation")
         self._trusts_numbers = word(options, "repeatedBatch", _REPEATED) == "skip"

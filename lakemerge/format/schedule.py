@@ -15,10 +15,13 @@ from typing import Final
 from lakemerge.errors import TableDamagedError
 from lakemerge.results.compactions import CompactionStrategy
 
-__all__ = ["MAINTENANCE", "SCHEDULE_DEFAULTS", "Auto", "Schedule", "schedule_problems"]
+__all__ = ["MAINTENANCE", "MAX_PENDING", "SCHEDULE_DEFAULTS", "Auto", "Schedule", "max_pending", "schedule_problems"]
 
 MAINTENANCE: Final = "lakemerge.maintenance"
 """The property that new tables set to ``auto``."""
+
+MAX_PENDING: Final = "lakemerge.maxPendingCommits"
+"""The property that makes writers wait for maintenance."""
 
 OFF: Final = "off"
 
@@ -37,6 +40,7 @@ SCHEDULE_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
         MAINTENANCE: OFF,
         "lakemerge.maintenance.readsPerWrite": "1",
         "lakemerge.maintenance.inline": "false",
+        MAX_PENDING: OFF,
     }
 )
 """Every property of the schedule, with its default."""
@@ -111,8 +115,23 @@ def _auto(configuration: Mapping[str, str], values: Mapping[str, str]) -> Auto:
     )
 
 
+def max_pending(configuration: Mapping[str, str]) -> int | None:
+    """How many commits may wait for a compaction before a write maintains first. ``None``: any number.
+
+    Raises :class:`TableDamagedError` for a value that no API sets.
+    """
+    value = configuration.get(MAX_PENDING, OFF)
+    if problems := schedule_problems(MAX_PENDING, value):
+        raise TableDamagedError("; ".join(problems), problems=tuple(problems))
+    return None if value == OFF else int(value)
+
+
 def schedule_problems(name: str, value: object) -> list[str]:
     """What is wrong with the value of a schedule's property, if anything."""
+    if name == MAX_PENDING:
+        if value == OFF or (isinstance(value, str) and _is_number(value, whole=True) and int(value) > 0):
+            return []
+        return [f"table property {name!r} is an integer from 1 on or {OFF!r}, not {value!r}"]
     if name == MAINTENANCE:
         return [] if value in ("auto", OFF) else [f"table property {name!r} is 'auto' or {OFF!r}, not {value!r}"]
     if name == "lakemerge.maintenance.inline":

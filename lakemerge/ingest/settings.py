@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from compaction import compact_open, maintain_after_write, maintain_open
+from compaction import compact_open, maintain_after_write, maintain_open, make_room
 from lakemerge._internal.arguments import shown
 from lakemerge.errors import InputError
 from lakemerge.events import observed
@@ -181,6 +181,7 @@ def _engine(table: OpenTable) -> Engine:
 
 def _pressure(table: OpenTable, most: float | None) -> str | None:
     """Run maintenance if reads of the table cost too much. If that did not help, why the job has to wait."""
+    make_room(table)
     if most is None or _read_amplification(table) <= most:
         return None
     _logger.info("read amplification is above %g: maintenance comes first", most)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compaction import compact_open
+from compaction import compact_open, make_room
 from lakemerge.commits.appends import commit_load, commit_note
 from lakemerge.commits.past import PastCommit
 from lakemerge.commits.provenance import Provenance
@@ -417,6 +417,7 @@ def commit_frame(
         kind_column=None if states else KIND, states=states, info={"replay": dict(told)}, merge_schema=True
     )
     schema = pa.unify_schemas([reader.schema for reader in readers])
+    make_room(table)
     write = Write.start(table.handle, table.view, schema, request, estimated_bytes=None)
     if isinstance(write, UpsertResult):
         raise AssertionError("a write without a transaction is never done already")

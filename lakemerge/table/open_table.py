@@ -40,6 +40,8 @@ class OpenTable:
         self.session = session
         self.standing = handle.view(snapshot)
         """The version that the table was last seen at. Nothing is read to find it."""
+        self.crowded = 0
+        """How many commits have to be pending before a write maintains first again, after that did not help."""
 
     def __reduce__(self) -> tuple[object, ...]:
         again = partial(OpenTable, pinned=self.pinned, session=self.session)

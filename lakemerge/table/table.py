@@ -582,8 +582,10 @@ class LakeTable:
     def _transact(
         self, run: Callable[[TableView], UpsertResult | TransactionPlan], explain: bool
     ) -> UpsertResult | TransactionPlan:
-        from compaction import maintain_after_write
+        from compaction import maintain_after_write, make_room
 
+        if not explain:
+            make_room(self._open)
         result = run(self._open.writable())
         if not explain:
             self._open.follow()
@@ -1594,8 +1596,9 @@ class LakeTable:
         return self._of(self._open.reopened())
 
     def _write(self, frame: Any, request: WriteRequest) -> UpsertResult:
-        from compaction import maintain_after_write
+        from compaction import maintain_after_write, make_room
 
+        make_room(self._open)
         result = self._open.write(frame, request)
         maintain_after_write(self._open, result.version)
         return result

@@ -41,6 +41,8 @@ SCHEDULE: Final[Mapping[str, str]] = {
     "lakemerge.maintenance": "`auto`, which new tables set: each upsert and delete is followed by a compaction "
     "where it is worth its cost.",
     "lakemerge.maintenance.readsPerWrite": "How many full reads follow each write; `auto` uses it.",
+    "lakemerge.maxPendingCommits": "A write that finds this many commits which no compaction has taken up maintains "
+    "first.",
 }
 RETENTION: Final[Mapping[str, str]] = {
     retention.FILE_RETENTION: "How long vacuum keeps files that the latest version does not need.",
