@@ -43,7 +43,7 @@ def copy_table(handle: Handle, view: TableView, target: Store) -> CopyResult:
     if target.url.rstrip("/") == source.url.rstrip("/"):
         raise InputError(f"the table is at {source.url} already: give another folder for the copy")
     _check_target(source, target, tip.version)
-    oldest = max(view.state.oldest_version, earliest_version(source))
+    oldest = max(view.state.oldest_version, earliest_version(source, until=tip.version))
     sending = _Sending(handle, target)
     sending.files(needed_files(handle, tip, oldest=oldest, records=min(oldest, records_from(tip))))
     _send_log(source, target, tip.version)

@@ -1,4 +1,4 @@
-"""Verify a table: its log, the files it refers to, and what is in them. Changes nothing.
+"""Verify a table: its log, the files it refers to, and what is in them. Nothing is changed but for a repair.
 
 It checks everything that readers rely on: that the log can be replayed without its checkpoints, that files are there
 with the right sizes, that rows are sorted by key, unique, and in the bucket and range of their file, and that
@@ -24,6 +24,21 @@ from lakemerge.check.files import (
     stored_parts,
 )
 from lakemerge.check.ingest import check_ingest, ingest_sizes
+from lakemerge.check.kinds import (
+    CHECKPOINT_DAMAGED,
+    CHECKPOINT_FOREIGN,
+    COMMIT_DAMAGED,
+    COMMIT_MISSING,
+    FILE_FOREIGN,
+    FILE_MISSING,
+    FILE_SIZE,
+    LATEST_UNREADABLE,
+    MERGER_UNKNOWN,
+    METADATA_DAMAGED,
+    OLD_COMMIT_MISSING,
+    Kind,
+)
+from lakemerge.check.repair import repaired
 from lakemerge.check.salvage import Problem, Sound, damaged_commits, newest_readable, sound_part, told
 from lakemerge.delta import Snapshot
 from lakemerge.delta.listing import Checkpoint, Listing, commit_path, list_log, no_log
@@ -42,13 +57,6 @@ from mergers.logs import logger
 __all__ = ["check_table"]
 
 _OURS = (BASE_FOLDER, "_lakemerge")
-_BACKUP = "Bring it back from a backup, or restore a version that does not need it (LakeTable.restore)"
-_HOLE = (
-    "A checkpoint stands in for it, so the present rows are complete; earlier versions cannot be read. Bring it back "
-    "from a backup, or let vacuum delete what is older"
-)
-_REBUILD = "Readers skip it; `lakemerge check --rebuild-checkpoint` writes it again if the older files are still there"
-_STRAY = "Delete the file"
 _FOREIGN = re.compile(r"(?:part-[^/]*\.parquet|deletion_vector_[^/]*\.bin)")
 
 _logger = logger(__name__)
@@ -61,8 +69,8 @@ class _Report:
     rows: int = 0
     findings: list[Finding] = field(default_factory=list)
 
-    def add(self, path: str | None, problem: object, remedy: str) -> None:
-        self.take(Finding(path, str(problem).rstrip("."), remedy))
+    def add(self, path: str | None, problem: object, kind: Kind, *, remedy: str | None = None) -> None:
+        self.take(kind.found(path, problem, remedy=remedy))
 
     def take(self, finding: Finding) -> None:
         """Add a finding, unless the same is known of the file: two looks may meet the same damage."""
@@ -70,20 +78,13 @@ class _Report:
             self.findings.append(finding)
 
 
-def check_table(handle: Handle, *, rebuild_checkpoints: bool) -> CheckResult:
+def check_table(handle: Handle, *, repair: bool) -> CheckResult:
     """See :meth:`lakemerge.LakeTable.check`."""
     result = _checked(handle)
-    damaged = {finding.path for finding in result.findings if finding.remedy == _REBUILD}
-    if not rebuild_checkpoints or not damaged:
+    if not repair or result.ok:
         return result
-    for checkpoint in list_log(handle.store).checkpoints:
-        path = checkpoint.parts[0].path
-        if path in damaged:
-            try:
-                handle.log.checkpoint(handle.log.snapshot(version=checkpoint.version))
-            except TableError as error:
-                _logger.warning("%s cannot be written again: %s", path, error.message)
-    return _checked(handle)
+    done = repaired(handle, result.findings)
+    return replace(_checked(handle), repaired=done) if done else result
 
 
 def _checked(handle: Handle) -> CheckResult:
@@ -97,7 +98,9 @@ def _checked(handle: Handle) -> CheckResult:
     log = _Report()
     own = own_part(handle.store, listing, STATE_DOMAIN)
     for stray in (found for found in listing.checkpoints if found not in own.checkpoints):
-        log.add(stray.parts[0].path, "it is from an earlier table in this place, and readers skip it", _STRAY)
+        log.add(
+            stray.parts[0].path, "it is from an earlier table in this place, and readers skip it", CHECKPOINT_FOREIGN
+        )
     damaged = _check_log(handle, own, log)
     snapshot = _opened(handle, damaged, report)
     for finding in log.findings:
@@ -106,7 +109,7 @@ def _checked(handle: Handle) -> CheckResult:
         report.version = snapshot.version
         sound = sound_part(handle, snapshot)
         for problem in sound.problems:
-            report.add(problem.path, problem.text, _BACKUP)
+            report.add(problem.path, problem.text, METADATA_DAMAGED)
         _check_checkpoints(handle, own, report)
         missing = _check_references(handle, sound, report)
         _logger.info("check of %s: %d base files", handle.store.url, len(sound.file_slices))
@@ -134,11 +137,13 @@ def _check_log(handle: Handle, listing: Listing, report: _Report) -> set[int]:
     bad = set(range(min(known, default=0), last + 1)) - listing.commits.keys()
     for gap in sorted(bad):
         if gap <= newest:
-            report.add(commit_path(gap), "this commit is missing, while older and newer ones are there", _HOLE)
+            report.add(
+                commit_path(gap), "this commit is missing, while older and newer ones are there", OLD_COMMIT_MISSING
+            )
         else:
-            report.add(commit_path(gap), "this commit is missing", _BACKUP)
+            report.add(commit_path(gap), "this commit is missing", COMMIT_MISSING)
     for version, problem in damaged_commits(handle, listing).items():
-        report.add(problem.path, problem.text, _BACKUP)
+        report.add(problem.path, problem.text, COMMIT_DAMAGED)
         bad.add(version)
     return bad
 
@@ -153,10 +158,10 @@ def _opened(handle: Handle, damaged: set[int], report: _Report) -> Snapshot | No
         if is_foreign(error):
             raise
         found = newest_readable(handle, damaged)
-        remedy = "Bring the log back from a backup, or open an earlier version"
+        remedy = LATEST_UNREADABLE.remedy
         if found is not None:
             remedy += f"; version {found.version} can be read, and its files were checked"
-        report.add(Problem.of(error).path, told(error), remedy)
+        report.add(Problem.of(error).path, told(error), LATEST_UNREADABLE, remedy=remedy)
         return found
     return snapshot
 
@@ -172,14 +177,14 @@ def _check_checkpoints(handle: Handle, listing: Listing, report: _Report) -> Non
         except (TableError, OSError) as error:
             if is_foreign(error):
                 raise
-            report.add(path, told(error), _REBUILD)
+            report.add(path, told(error), CHECKPOINT_DAMAGED)
             continue
         expected = _rebuilt(handle, listing, checkpoint)
         if expected is None:
             continue
         for name in ("files", "domains", "txns", "metadata", "protocol"):
             if getattr(replay, name) != getattr(expected, name):
-                report.add(path, f"its {name} are not what the commits say", _REBUILD)
+                report.add(path, f"its {name} are not what the commits say", CHECKPOINT_DAMAGED)
 
 
 def _rebuilt(handle: Handle, listing: Listing, checkpoint: Checkpoint) -> Snapshot | None:
@@ -203,13 +208,13 @@ def _check_references(handle: Handle, sound: Sound, report: _Report) -> set[str]
     named = snapshot_references(snapshot, handle.store)
     report.files = len(named)
     for path in _strays(handle):
-        report.add(path, "no version names it: a write of another engine, which was refused, left it", _STRAY)
+        report.add(path, "no version names it: a write of another engine, which was refused, left it", FILE_FOREIGN)
     missing = named - there.keys()
     for path in sorted(missing):
-        report.add(path, "this file is missing", _BACKUP)
+        report.add(path, "this file is missing", FILE_MISSING)
     for path, size in _sizes(sound).items():
         if there.get(path, size) != size:
-            report.add(path, f"it has {there[path]} bytes; the log says {size}", _BACKUP)
+            report.add(path, f"it has {there[path]} bytes; the log says {size}", FILE_SIZE)
     return missing
 
 
@@ -241,7 +246,7 @@ def _check_contents(handle: Handle, sound: Sound, missing: set[str], report: _Re
     try:
         merger = handle.merger(view)
     except LakeMergeError as error:
-        report.add(None, error.message, "Its rows were not checked")
+        report.add(None, error.message, MERGER_UNKNOWN)
         return
     spec = MergeSpec(handle.store, view.config, merger, handle.settings)
     blocks = [block for commit in view.log_commits for block in commit.blocks]

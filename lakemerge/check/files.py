@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from lakemerge.check.kinds import FILE_CHANGED, MERGE_FAILS, VALUE_UNSOUND, Kind
 from lakemerge.check.salvage import told
 from lakemerge.errors import LakeMergeError
 from lakemerge.format.keys import BucketId, Key, keys_at
@@ -42,10 +43,6 @@ __all__ = [
     "file_slice_paths",
     "stored_parts",
 ]
-
-_REPLACED = "The file was changed or made by something else: bring it back from a backup, or restore an earlier version"
-_UNSOUND = "Write the rows of these keys again with values that are right, or restore an earlier version"
-_MERGE = "Reads of these keys fail: write records that correct them, or restore an earlier version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +197,9 @@ def check_merge(spec: MergeSpec, file_slice: FileSlice) -> Checked:
     except (LakeMergeError, OSError) as error:
         if is_foreign(error):
             raise
-        return Checked(0, (Finding(None, told(error).rstrip("."), _MERGE),))
+        return Checked(0, (MERGE_FAILS.found(None, told(error)),))
     found = _findings(file_slice.base.add.path if file_slice.base is not None else None, findings)
-    return Checked(0, (*(Finding(None, key.reason.rstrip("."), _MERGE) for key in failed), *found))
+    return Checked(0, (*(MERGE_FAILS.found(None, key.reason) for key in failed), *found))
 
 
 class _KeyCheck:
@@ -248,7 +245,7 @@ class _KeyCheck:
 
     def flaws(self, path: str) -> tuple[Finding, ...]:
         """The file's unsound values."""
-        return () if self._flaw is None else _findings(path, [self._flaw.problem], _UNSOUND)
+        return () if self._flaw is None else _findings(path, [self._flaw.problem], VALUE_UNSOUND)
 
     def outside(self, lower: Key | None, upper: Key | None) -> Iterator[str]:
         if self.first is None or self.last is None:
@@ -288,5 +285,5 @@ def _bounds(block: LogBlock) -> tuple[Key | None, Key | None]:
     return block.key_min, block.key_max
 
 
-def _findings(path: str | None, problems: Iterable[str], remedy: str = _REPLACED) -> tuple[Finding, ...]:
-    return tuple(Finding(path, problem.rstrip("."), remedy) for problem in dict.fromkeys(problems))
+def _findings(path: str | None, problems: Iterable[str], kind: Kind = FILE_CHANGED) -> tuple[Finding, ...]:
+    return tuple(kind.found(path, problem) for problem in dict.fromkeys(problems))

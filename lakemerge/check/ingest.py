@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lakemerge.check.kinds import INGEST_FILE_CHANGED, LEDGER_DAMAGED
 from lakemerge.errors import LakeMergeError
 from lakemerge.format.ingests import Ingest, NamedFile
 from lakemerge.format.ledger import LEDGER, REJECTS, ledger_tables
@@ -16,9 +17,6 @@ from lakemerge.storage.base import Store
 from mergers.interrupts import is_foreign
 
 __all__ = ["check_ingest", "ingest_sizes"]
-
-_REPLACED = "The file was changed or made by something else: bring it back from a backup, or reset the ingest job"
-_RESET = "Bring the ledger back from a backup, or reset the ingest job"
 
 
 def ingest_sizes(jobs: Mapping[str, Ingest]) -> dict[str, int]:
@@ -37,7 +35,7 @@ def check_ingest(store: Store, job: Ingest, *, without: set[str]) -> Iterator[Fi
             problem = _problem(store, file, schema)
             whole &= problem is None or schema is not LEDGER
             if problem is not None:
-                yield Finding(file.path, problem, _REPLACED)
+                yield INGEST_FILE_CHANGED.found(file.path, problem)
     if whole and without.isdisjoint(file.path for file in job.ledger):
         yield from _check_pieces(store, job)
 
@@ -66,10 +64,10 @@ def _check_pieces(store: Store, job: Ingest) -> Iterator[Finding]:
             last = pc.max(table["window"]).as_py()
             if last > job.window:
                 problem = f"it names window {last}; the last one of job {job.name!r} is {job.window}"
-                yield Finding(job.ledger[-1].path, problem, _RESET)
+                yield LEDGER_DAMAGED.found(job.ledger[-1].path, problem)
             yield from _gaps(job, table)
     except LakeMergeError as error:
-        yield Finding(job.ledger[-1].path, error.message.rstrip("."), _RESET)
+        yield LEDGER_DAMAGED.found(job.ledger[-1].path, error.message)
 
 
 def _gaps(job: Ingest, table: pa.Table) -> Iterator[Finding]:
@@ -82,7 +80,7 @@ def _gaps(job: Ingest, table: pa.Table) -> Iterator[Finding]:
     gaps = pc.and_(same, pc.not_equal(ends, after["offset"]))
     paths: Sequence[str] = after.filter(gaps)["path"].to_pylist()
     for path in dict.fromkeys(paths):
-        yield Finding(job.ledger[-1].path, f"pieces of {path} do not follow each other", _RESET)
+        yield LEDGER_DAMAGED.found(job.ledger[-1].path, f"pieces of {path} do not follow each other")
 
 
 def _equal(before: pa.Table, after: pa.Table, name: str) -> pa.ChunkedArray:

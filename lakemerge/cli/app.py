@@ -341,8 +341,9 @@ def copy(
 def check(
     path: PathArgument,
     storage_options: StorageOption = None,
-    rebuild_checkpoints: Annotated[
-        bool, typer.Option("--rebuild-checkpoint", help="Rewrite damaged checkpoints from older files of the log.")
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Repair what can be: write checkpoints again, delete what no version names."),
     ] = False,
     drop_orphans: Annotated[
         bool,
@@ -354,7 +355,7 @@ def check(
     """Verify a table: its log, files, rows and statistics. The exit code is 4 if something is wrong."""
     show_progress(quiet=quiet)
     options = parsed_options(storage_options or ())
-    result = LakeTable.check(path, rebuild_checkpoints=rebuild_checkpoints, storage_options=options)
+    result = LakeTable.check(path, repair=repair, storage_options=options)
     vacuumed = opened(path, storage_options).vacuum(dry_run=False) if result.ok and drop_orphans else None
     if json:
         document(dataclasses.asdict(result) | {"ok": result.ok, "vacuum": vacuumed})

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from lakemerge.commits.base import commit_to, rows_changed
 from lakemerge.commits.compaction import removal
 from lakemerge.delta import Action, AddFile, AlreadyDone, Attempt, DomainMetadata, Metadata, RemoveFile, Snapshot
-from lakemerge.errors import CommitConflictError, InputError, VersionNotFoundError
+from lakemerge.errors import CommitConflictError, InputError, TableDamagedError, VersionNotFoundError
 from lakemerge.format.consumers import CONSUMER_DOMAIN_PREFIX
 from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX
 from lakemerge.format.names import SAVEPOINT_DOMAIN_PREFIX, STATE_DOMAIN
@@ -75,6 +76,8 @@ def restore_table(handle: Handle, begin: TableView, target: Snapshot) -> Restore
 
 def _check_nothing_is_lost(handle: Handle, begin: TableView, tip: TableView) -> None:
     """Raise an error if there are rows that were not there at ``begin``: the caller did not decide to give them up."""
+    if tip.version == begin.version:
+        return  # its logs need not be readable
     same = begin.state.restore_epoch == tip.state.restore_epoch
     if not same or rows_changed(handle, begin, tip) or begin.snapshot.metadata != tip.snapshot.metadata:
         raise CommitConflictError(
@@ -84,8 +87,11 @@ def _check_nothing_is_lost(handle: Handle, begin: TableView, tip: TableView) -> 
 
 
 def _check_files(handle: Handle, present: TableView, earlier: TableView) -> None:
-    """Raise :class:`VersionNotFoundError` unless every file that only the earlier version needs is there."""
-    needed = snapshot_references(earlier.snapshot, handle.store) - snapshot_references(present.snapshot, handle.store)
+    """Raise :class:`VersionNotFoundError` unless every file that only the earlier version needs is there. If it cannot
+    be told what the present version needs, because it is damaged, all that the earlier one needs is looked for."""
+    needed = snapshot_references(earlier.snapshot, handle.store)
+    with suppress(TableDamagedError, FileNotFoundError):
+        needed -= snapshot_references(present.snapshot, handle.store)
     if not needed:
         return
     missing = needed.difference(stat.path for stat in handle.store.list(""))

@@ -56,9 +56,12 @@ def _written_by(commits: Mapping[int, FileStat], time_ms: int, now_ms: int) -> i
     return max((version for version, _ in written), default=None)
 
 
-def earliest_version(store: Store) -> int:
-    """The oldest version that can be rebuilt. Raises :class:`NotATableError` if there is none."""
-    earliest = list_log(store).earliest
+def earliest_version(store: Store, *, until: int | None = None) -> int:
+    """The oldest version that can be rebuilt. Raises :class:`NotATableError` if there is none.
+
+    :param until: later commits do not count, whether they are whole or not.
+    """
+    earliest = list_log(store, until=until).earliest
     if earliest is None:
         raise no_log(store)
     return earliest

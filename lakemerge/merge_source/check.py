@@ -49,7 +49,10 @@ def check(output: LakeTable, state: State, config: MergeConfig, access: Access) 
     started, meta = time.monotonic(), state.meta
     if output_number(output) < meta.emitted_run:
         behind = Finding(
-            None, "the last run has not written to the output: it is still running, or was interrupted", "Run again"
+            None,
+            "the last run has not written to the output: it is still running, or was interrupted",
+            "Run again",
+            "behind",
         )
         return SourceCheck(entities=0, clusters=0, seconds=time.monotonic() - started, findings=(behind,))
     if not meta.run:
@@ -82,11 +85,13 @@ def _of_output(work: Work) -> Iterator[Finding]:
     seen, _ = seen_clusters(work.output, work.shape, told)
     extra = seen.output_ids.filter(pc.invert(pc.is_in(seen.output_ids, value_set=told.output_ids)))
     if len(extra):
-        yield Finding(None, f"the output has {len(extra)} id(s) that no entities have: {_some(extra)}", _REMEDY)
+        yield Finding(
+            None, f"the output has {len(extra)} id(s) that no entities have: {_some(extra)}", _REMEDY, "output"
+        )
     at = pc.index_in(told.output_ids, value_set=seen.output_ids)
     if at.null_count:
         missing = told.output_ids.filter(at.is_null())
-        yield Finding(None, f"the output lacks {len(missing)} row(s): {_some(missing)}", _REMEDY)
+        yield Finding(None, f"the output lacks {len(missing)} row(s): {_some(missing)}", _REMEDY, "output")
     same = pa.array(np.ones(len(told), dtype=np.bool_))
     for name in ("hash", "written", "updated"):
         same = pc.and_(
@@ -94,7 +99,9 @@ def _of_output(work: Work) -> Iterator[Finding]:
         )
     wrong = told.output_ids.filter(pc.and_(pc.invert(same), at.is_valid()))
     if len(wrong):
-        yield Finding(None, f"{len(wrong)} row(s) of the output are not what was written: {_some(wrong)}", _REMEDY)
+        yield Finding(
+            None, f"{len(wrong)} row(s) of the output are not what was written: {_some(wrong)}", _REMEDY, "output"
+        )
 
 
 def _of_state(records: Sequence[pa.Table]) -> Iterator[Finding]:
@@ -102,7 +109,7 @@ def _of_state(records: Sequence[pa.Table]) -> Iterator[Finding]:
         keys = [table.filter(pc.equal(table.column("part"), part)).column("k") for table in records]
         wrong = pa.chunked_array([chunk for key in keys for chunk in key.chunks], pa.string()).combine_chunks()
         if len(wrong):
-            yield Finding(None, f"{problem}, in {len(wrong)} record(s): {_some(wrong)}", _REMEDY)
+            yield Finding(None, f"{problem}, in {len(wrong)} record(s): {_some(wrong)}", _REMEDY, "state")
 
 
 def _some(texts: pa.Array) -> str:

@@ -38,6 +38,8 @@ class Finding:
     """The path of the file at fault, inside the table."""
     problem: str
     remedy: str
+    kind: str
+    """The kind of damage, such as ``file-missing``. docs/guides/when-something-is-wrong.md has a repair for each."""
 
     def __str__(self) -> str:
         where = "" if self.path is None or self.path in self.problem else f"{self.path}: "
@@ -59,6 +61,8 @@ class CheckResult:
     """Keys read: of stored rows and of log records."""
     seconds: float
     findings: tuple[Finding, ...] = ()
+    repaired: tuple[str, ...] = ()
+    """What a repair did. The findings are those after it."""
 
     @property
     def ok(self) -> bool:
@@ -68,7 +72,8 @@ class CheckResult:
     def __str__(self) -> str:
         looked = f"version {self.version}: {self.commits} commits, {self.checkpoints} checkpoints, {self.files} files, "
         head = f"{looked}{self.rows:,} keys in {self.seconds:.1f} s"
-        return "\n".join([f"{head}: {'nothing is wrong' if self.ok else 'damaged'}", *map(str, self.findings)])
+        done = [printable(f"repaired: {text}") for text in self.repaired]
+        return "\n".join([f"{head}: {'nothing is wrong' if self.ok else 'damaged'}", *done, *map(str, self.findings)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

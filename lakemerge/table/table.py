@@ -249,12 +249,12 @@ class LakeTable:
     def check(
         path: str | os.PathLike[str],
         *,
-        rebuild_checkpoints: bool = False,
+        repair: bool = False,
         storage_options: Mapping[str, object] | None = None,
         mergers: Sequence[type[Merger]] = (),
         settings: Settings | None = None,
     ) -> CheckResult:
-        """Verify the latest version of a table, even if the table cannot be opened. Changes no data.
+        """Verify the latest version of a table, even if the table cannot be opened. Changes no rows.
 
         The check verifies the log and the checkpoints, that files exist and have the right size, that rows are sorted,
         unique and in the right place, that text is UTF-8, that statistics are true, and that logs can be merged. It
@@ -262,13 +262,15 @@ class LakeTable:
         it reads all columns. It goes on after a file that is damaged or cannot be read, and lists all of them. If the
         latest version cannot be read, it checks the newest one below the damage.
 
-        :param rebuild_checkpoints: write damaged checkpoints again from older state, and repeat the check.
+        :param repair: repair what can be repaired from what is there, and check again: damaged checkpoints are written
+            again from older files of the log, or deleted where a newer one stands in for them. Files that no version
+            names, of another engine or of an earlier table, are deleted. Rows are never changed.
         :raises lakemerge.NotATableError: there is nothing at the path, or a plain Delta table.
         """
         from lakemerge.check.check import check_table
 
         handle = open_handle(path, storage_options, mergers, settings)
-        return check_table(handle, rebuild_checkpoints=rebuild_checkpoints)
+        return check_table(handle, repair=repair)
 
     # What a table is
 

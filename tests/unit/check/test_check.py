@@ -194,7 +194,7 @@ def test_damaged_checkpoints_are_built_anew(damage: Callable[[Path], Any], whole
     damage(folder)
     result = LakeTable.check(folder)
     assert {finding.path for finding in result.findings} == {f"_delta_log/{checkpoint(folder).name}"}
-    assert LakeTable.check(folder, rebuild_checkpoints=True).ok
+    assert LakeTable.check(folder, repair=True).ok
     assert pq.read_table(checkpoint(folder)).column_names == before
     for commit in range(LakeTable.open(folder).version - 2):
         (folder / "_delta_log" / f"{commit:020d}.json").unlink()
@@ -202,7 +202,9 @@ def test_damaged_checkpoints_are_built_anew(damage: Callable[[Path], Any], whole
     assert rows_of(folder).equals(rows_of(whole))
 
 
-def test_a_checkpoint_that_cannot_be_built_anew_is_only_reported(whole: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_that_cannot_be_built_anew_is_deleted_if_a_newer_one_stands_in(
+    whole: Path, tmp_path: Path
+) -> None:
     """Its commits are gone; the table lives on a newer checkpoint, which is whole and not blamed."""
     folder = shutil.copytree(whole, tmp_path / "t")
     table = LakeTable.open(folder)
@@ -211,9 +213,12 @@ def test_a_checkpoint_that_cannot_be_built_anew_is_only_reported(whole: Path, tm
         (folder / "_delta_log" / f"{commit:020d}.json").unlink()
     first = folder / "_delta_log" / f"{4:020d}.checkpoint.parquet"
     first.write_bytes(b"x")
-    for rebuild in (False, True):
-        result = LakeTable.check(folder, rebuild_checkpoints=rebuild)
-        assert [finding.path for finding in result.findings] == [f"_delta_log/{first.name}"]
+    result = LakeTable.check(folder)
+    assert [finding.path for finding in result.findings] == [f"_delta_log/{first.name}"]
+    result = LakeTable.check(folder, repair=True)
+    assert result.ok
+    assert result.repaired == (f"deleted _delta_log/{first.name}, which no version needs",)
+    assert not first.exists()
     assert LakeTable.open(folder).to_arrow().num_rows == LakeTable.open(whole).to_arrow().num_rows
 
 
@@ -391,6 +396,6 @@ def test_files_that_may_not_be_read_are_findings(rich: Path) -> None:
     store = Denied(table.opened.handle.store)
     store.denied = frozenset(paths_of(rich, one_of_each(rich).values()))
     handle = replace(table.opened.handle, store=store, log=DeltaLog(store), decoded=DecodedLogs())
-    result = check_table(handle, rebuild_checkpoints=False)
+    result = check_table(handle, repair=False)
     assert named(result) == store.denied, str(result)
     assert str(result).count("Permission denied") >= len(store.denied)

@@ -164,7 +164,7 @@ def test_check_says_what_is_wrong_and_mends_it_on_request(path: str, capsys: Cap
     checkpoint.write_bytes(b"no Parquet")
     assert main(["check", path, "--quiet"]) == 4
     assert f"{checkpoint.name} cannot be read" in capsys.readouterr().out
-    assert main(["check", path, "--rebuild-checkpoint", "--drop-orphans"]) == 0
+    assert main(["check", path, "--repair", "--drop-orphans"]) == 0
     assert "there is nothing to delete" in capsys.readouterr().out
     next((Path(path) / "base").rglob("*.parquet")).unlink()
     assert main(["check", path, "--drop-orphans"]) == 4

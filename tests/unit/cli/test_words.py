@@ -207,7 +207,7 @@ def test_parameters_of_commands_are_those_of_the_library() -> None:
         ("compact", "dry_run", "False", "no --dry-run"),
         ("compact", "where", None, "--where"),
         ("compact", "max_bytes", "10", "--max-bytes 10"),
-        ("check", "rebuild_checkpoints", "True", "--rebuild-checkpoint"),
+        ("check", "repair", "True", "--repair"),
         ("show", "storage_options", None, "--storage-option"),
         ("show", "path", None, "PATH"),
         ("maintain", "max_bytes", None, "`lakemerge compact --max-bytes`"),
