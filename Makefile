@@ -134,7 +134,7 @@ bench-full: java $(STAMP) $(ICEBERG_STAMP) $(HUDI_STAMP) $(PAIMON_STAMP)
 case = $(BIN)/python -m benchmarks $(1) --path $(DEMO_PATH) --out $(DEMO_PATH)/$(1).json
 
 bench-foundation bench-plan bench-merge-source bench-ingest bench-transactions bench-s3 bench-streams bench-sql: java
-bench-s3 bench-streams: $(ICEBERG_STAMP)
+bench-s3 bench-streams bench-sql: $(ICEBERG_STAMP)
 
 bench-foundation: $(STAMP)
 	$(call case,foundation) --scale $(SCALE) $(ARGS)

@@ -28,6 +28,9 @@ class ReadPolicy:
     """Below this many Parquet bytes of requested columns, merging during the read is cheaper than a premerge."""
     premerge_rows: int = 2**25
     """Stored rows of the file slices that one read premerges, at most. Their bitmaps take 4 MiB."""
+    premerge_slices: int = 1024
+    """File slices of which one read looks for places of records before it begins, at most. To open their files takes a
+    millisecond or two for each, however few rows they have. Of more, tasks merge the logs while they read."""
     premerge_stored_per_record: float = 4
     """A file slice with fewer stored rows per log record is not premerged: the merge is much of the read anyway."""
     premerge_stored_per_place: float = 1

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 import lakemerge
+from benchmarks.cases.sql_peers import PEERS
+from benchmarks.compare.engines import ENGINES
 from benchmarks.compare.memory import measured
 from benchmarks.elsewhere import elsewhere
 from benchmarks.harness import Rounds, Run, session
@@ -37,23 +40,29 @@ def sql(
     rows: Annotated[int, "of the table"] = 3_000_000,
     memory_rows: Annotated[int, "that statements write with the small heap"] = 10_000_000,
     rounds: Rounds = 5,
-    parts: Annotated[tuple[str, ...], "what to time"] = ("look-up", "insert", "update", "delete", "merge", "memory"),
+    parts: Annotated[tuple[str, ...], "what to time"] = (
+        "look-up", "insert", "update", "delete", "merge", "delta", "iceberg", "memory",
+    ),
     heap: Annotated[str, "of the JVM whose statements' memory is measured"] = "700m",
-) -> None:
+) -> None:  # fmt: skip
     """Statements in SQL beside the Python calls that do the same: at most 1.3x, and a look-up 0.15 s more.
 
     A look-up of one key is timed beside ``to_df``. An INSERT of 1 % of the rows is timed beside ``upsert`` of that
-    frame, and UPDATE, DELETE and MERGE of 1 % beside ``update_where``, ``delete_where`` and ``merge``. Last, an INSERT,
-    an UPDATE and a DELETE of all rows of a large table run in a JVM of ``heap``. Every outcome is compared with plain
+    frame, and UPDATE, DELETE and MERGE of 1 % beside ``update_where``, ``delete_where`` and ``merge``. The same three
+    statements then change tables of Delta and of Iceberg, each in one Spark with LakeMerge's. Last, an INSERT, an
+    UPDATE and a DELETE of all rows of a large table run in a JVM of ``heap``. Every outcome is compared with plain
     arithmetic on the rows.
     """
-    timed = [part for part in parts if part != "memory"]
-    if timed:
+    if timed := [part for part in parts if part in _PARTS]:
+        data = _Data(run, rows)
         with session(run.folder) as spark:
             lakemerge.catalog(spark, _name(run), warehouse=run.folder / "lake")
-            bench = _Bench(run, spark, rows, rounds)
+            bench = _Bench(data, spark, rounds)
             for part in timed:
                 _PARTS[part](bench)
+    for peer in PEERS:
+        if peer in parts:
+            _beside(_Data(run, rows), peer, rounds)
     if "memory" in parts:
         _memory(run, memory_rows, heap)
 
@@ -63,25 +72,86 @@ def _name(run: Run) -> str:
     return "bench_" + re.sub(r"\W", "_", run.folder.name)
 
 
-@dataclass
-class _Bench:
-    run: Run
-    spark: SparkSession
+@dataclass(frozen=True)
+class _Statement:
+    text: str
+    """With ``{t}`` for the table. It may read the view ``source``."""
     rows: int
-    rounds: int
+    """How many rows it changes."""
+    expected: tuple[int, ...]
+    """Count and sums of the table's rows afterwards, by plain arithmetic."""
+
+
+@dataclass
+class _Data:
+    """A table and what statements do to it."""
+
+    run: Run
+    rows: int
     original: Path = field(init=False)
-    source: DataFrame = field(init=False)
     frame: pa.Table = field(init=False)
     """The rows of ``source``: 1 % of the table's, a tenth of them new."""
 
     def __post_init__(self) -> None:
         self.original = self.run.folder / "original"
-        loaded(self.original, self.rows, np.random.default_rng(3))
+        if not self.original.exists():
+            loaded(self.original, self.rows, np.random.default_rng(3))
         there = np.arange(0, self.rows, 111)[: self.rows * 9 // 1000]
         keys = np.concatenate([there, np.arange(self.rows, self.rows + self.rows // 1000)])
         self.frame = random_rows(np.random.default_rng(5), keys, 100)
+
+    def between(self) -> tuple[int, int]:
+        """The first and the last key of 1 % of the rows."""
+        return self.rows // 2, self.rows // 2 + self.rows // 100 - 1
+
+    def columns(self) -> tuple[pa.ChunkedArray, pa.ChunkedArray, pa.ChunkedArray]:
+        found = LakeTable.open(self.original).to_arrow(columns=["k", "i0", "ts"])
+        return found["k"], found["i0"], found["ts"]
+
+    def update(self) -> _Statement:
+        low, high = self.between()
+        k, i0, ts = self.columns()
+        changed = high - low + 1
+        text = f"UPDATE {{t}} SET i0 = i0 + 1 WHERE k BETWEEN {low} AND {high}"
+        return _Statement(text, changed, (len(k), _sum(k), _sum(i0) + changed, _sum(ts)))
+
+    def delete(self) -> _Statement:
+        low, high = self.between()
+        columns = self.columns()
+        kept = pc.or_(pc.less(columns[0], low), pc.greater(columns[0], high))
+        sums = (_sum(column.filter(kept)) for column in columns)
+        text = f"DELETE FROM {{t}} WHERE k BETWEEN {low} AND {high}"
+        return _Statement(text, high - low + 1, (self.rows - (high - low + 1), *sums))
+
+    def merge(self) -> _Statement:
+        text = (
+            "MERGE INTO {t} target USING source ON target.k = source.k "
+            "WHEN MATCHED AND source.ts >= target.ts THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+        )
+        return _Statement(text, self.frame.num_rows, self.with_frame())
+
+    def with_frame(self) -> tuple[int, ...]:
+        """Count and sums where each row of the frame, which are all newer, is in the table."""
+        columns = self.columns()
+        left = pc.invert(pc.is_in(columns[0], self.frame["k"].combine_chunks()))
+        named = zip(columns, ("k", "i0", "ts"), strict=True)
+        sums = [_sum(column.filter(left)) + _sum(self.frame[name]) for column, name in named]
+        return _sum(left) + self.frame.num_rows, *sums
+
+
+@dataclass
+class _Bench:
+    data: _Data
+    spark: SparkSession
+    rounds: int
+    run: Run = field(init=False)
+    original: Path = field(init=False)
+    source: DataFrame = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.run, self.original = self.data.run, self.data.original
         path = str(self.run.folder / "source")
-        self.spark.createDataFrame(self.frame).write.parquet(path)
+        self.spark.createDataFrame(self.data.frame).write.parquet(path)
         self.source = self.spark.read.parquet(path)
         self.source.createOrReplaceTempView("source")
 
@@ -112,14 +182,10 @@ class _Bench:
             sums = (found.num_rows, *map(_sum, found.columns))
             self.run.report.check(name, [] if sums == expected else [f"sums are {sums}, not {expected}"])
 
-    def columns(self) -> tuple[pa.ChunkedArray, pa.ChunkedArray, pa.ChunkedArray]:
-        found = LakeTable.open(self.original).to_arrow(columns=["k", "i0", "ts"])
-        return found["k"], found["i0"], found["ts"]
-
 
 def _look_up(bench: _Bench) -> None:
     copied(bench.original, bench.path("looked"))
-    table, keys = bench.table("looked"), itertools.cycle(range(1, bench.rows, 997))
+    table, keys = bench.table("looked"), itertools.cycle(range(1, bench.data.rows, 997))
 
     def by_sql() -> None:
         bench.spark.sql(f"SELECT * FROM {_name(bench.run)}.db.looked WHERE k = {next(keys)}").collect()
@@ -129,7 +195,7 @@ def _look_up(bench: _Bench) -> None:
 
     times = interleave([Contender("sql", by_sql), Contender("call", by_call)], rounds=bench.rounds * 2)
     more = statistics.median(times["sql"]) - statistics.median(times["call"])
-    what = f"look-up of a key of {bench.rows:,}"
+    what = f"look-up of a key of {bench.data.rows:,}"
     bench.run.report.timed("look-up", f"{what} by SQL / by to_df", times["sql"], times["call"])
     bench.run.report.value("look-up", f"{what}: SQL minus to_df", "s", max(more, 0.0), target=_LOOK_UP_S)
     [row] = bench.spark.sql(f"SELECT k, i0 FROM {_name(bench.run)}.db.looked WHERE k = 5").collect()
@@ -143,33 +209,26 @@ def _insert(bench: _Bench) -> None:
         bench.statement("insert", "INSERT INTO {t} SELECT * FROM source"),
         bench.call("insert", lambda table: table.upsert(bench.source)),
     ]
-    what = f"INSERT of {bench.frame.num_rows:,} rows / upsert"
-    bench.compare("insert", what, contenders, _with_frame(bench))
+    what = f"INSERT of {bench.data.frame.num_rows:,} rows / upsert"
+    bench.compare("insert", what, contenders, bench.data.with_frame())
 
 
 def _update(bench: _Bench) -> None:
-    low, high = bench.rows // 2, bench.rows // 2 + bench.rows // 100 - 1
-    between = f"k BETWEEN {low} AND {high}"
+    found, (low, high) = bench.data.update(), bench.data.between()
     contenders = [
-        bench.statement("update", f"UPDATE {{t}} SET i0 = i0 + 1 WHERE {between}"),
-        bench.call("update", lambda table: table.update_where(between, {"i0": "i0 + 1"})),
+        bench.statement("update", found.text),
+        bench.call("update", lambda table: table.update_where(f"k BETWEEN {low} AND {high}", {"i0": "i0 + 1"})),
     ]
-    k, i0, ts = bench.columns()
-    expected = (len(k), _sum(k), _sum(i0) + high - low + 1, _sum(ts))
-    bench.compare("update", f"UPDATE of {high - low + 1:,} rows / update_where", contenders, expected)
+    bench.compare("update", f"UPDATE of {found.rows:,} rows / update_where", contenders, found.expected)
 
 
 def _delete(bench: _Bench) -> None:
-    low, high = bench.rows // 2, bench.rows // 2 + bench.rows // 100 - 1
-    between = f"k BETWEEN {low} AND {high}"
+    found, (low, high) = bench.data.delete(), bench.data.between()
     contenders = [
-        bench.statement("delete", f"DELETE FROM {{t}} WHERE {between}"),
-        bench.call("delete", lambda table: table.delete_where(between)),
+        bench.statement("delete", found.text),
+        bench.call("delete", lambda table: table.delete_where(f"k BETWEEN {low} AND {high}")),
     ]
-    k, i0, ts = bench.columns()
-    kept = pc.or_(pc.less(k, low), pc.greater(k, high))
-    expected = (bench.rows - (high - low + 1), *(_sum(column.filter(kept)) for column in (k, i0, ts)))
-    bench.compare("delete", f"DELETE of {high - low + 1:,} rows / delete_where", contenders, expected)
+    bench.compare("delete", f"DELETE of {found.rows:,} rows / delete_where", contenders, found.expected)
 
 
 def _merge(bench: _Bench) -> None:
@@ -177,26 +236,38 @@ def _merge(bench: _Bench) -> None:
         merging = table.merge(bench.source, "target.k = source.k")
         merging.whenMatchedUpdateAll("source.ts >= target.ts").whenNotMatchedInsertAll().execute()
 
-    contenders = [
-        bench.statement(
-            "merge",
-            "MERGE INTO {t} target USING source ON target.k = source.k "
-            "WHEN MATCHED AND source.ts >= target.ts THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
-        ),
-        bench.call("merge", by_call),
-    ]
-    bench.compare("merge", f"MERGE of {bench.frame.num_rows:,} rows / merge", contenders, _with_frame(bench))
+    found = bench.data.merge()
+    contenders = [bench.statement("merge", found.text), bench.call("merge", by_call)]
+    bench.compare("merge", f"MERGE of {found.rows:,} rows / merge", contenders, found.expected)
 
 
 _PARTS = {"look-up": _look_up, "insert": _insert, "update": _update, "delete": _delete, "merge": _merge}
 
 
-def _with_frame(bench: _Bench) -> tuple[int, ...]:
-    """Count and sums where each row of the frame, which are all newer, is in the table."""
-    k, i0, ts = bench.columns()
-    left = pc.invert(pc.is_in(k, bench.frame["k"].combine_chunks()))
-    sums = [_sum(column.filter(left)) + _sum(bench.frame[name]) for column, name in ((k, "k"), (i0, "i0"), (ts, "ts"))]
-    return _sum(left) + bench.frame.num_rows, *sums
+def _beside(data: _Data, peer: str, rounds: int) -> None:
+    """UPDATE, DELETE and MERGE of 1 % of the rows, beside the same statements on a table of another format."""
+    run, folder = data.run, data.run.folder / peer
+    python = ENGINES[peer].python(run.environments) if ENGINES[peer].environment else None
+    if python is not None and not python.exists():
+        run.report.say(f"NOT RUN: {peer}: there is no {python} (make bench-sql makes it)")
+        return
+    folder.mkdir()
+    rows = folder / "source"
+    rows.mkdir()
+    half = -(-data.frame.num_rows // 2)
+    for number in range(2):
+        pq.write_table(data.frame.slice(number * half, half), rows / f"{number}.parquet")
+    found = {"UPDATE": data.update(), "DELETE": data.delete(), "MERGE": data.merge()}
+    told = {name: statement.text for name, statement in found.items()}
+    given = {"peer": peer, "original": str(data.original), "source": str(rows), "folder": str(folder)}
+    answers = elsewhere("benchmarks.cases.sql_peers", "beside", python=python, texts=told, rounds=rounds, **given)
+    for name, statement in found.items():
+        times, sums = answers[name]
+        what = f"{peer.title()}'s {name} of {statement.rows:,} rows / LakeMerge's, on Spark {answers['spark']}"
+        run.report.timed(peer, what, times[peer], times["lakemerge"], target=1, at_least=True)
+        for engine, own in sums.items():
+            wrong = [] if own == statement.expected else [f"sums are {own}, not {statement.expected}"]
+            run.report.check(f"{peer}, {name}, {engine}", wrong)
 
 
 def _sum(column: Any) -> int:

@@ -7,12 +7,12 @@ answer is a JSON object, too. An error is an answer with its code and its messag
 from __future__ import annotations
 
 import datetime as dt
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
 
+from lakemerge._internal.cache import Cache
 from lakemerge.connector.definitions import altered, created, shown_properties
 from lakemerge.connector.details import DETAILS, detail_schema
 from lakemerge.connector.jar import jar_version
@@ -25,7 +25,6 @@ from lakemerge.errors import (
     LakeMergeError,
     NotATableError,
     TableExistsError,
-    TableReplacedError,
 )
 from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
@@ -39,6 +38,7 @@ from lakemerge.read.scan import in_mode
 from lakemerge.schema.schema import from_delta_json, to_delta_json
 from lakemerge.table.create import create_table
 from lakemerge.table.drop import drop_table
+from lakemerge.table.kept import KeptTable, kept_table
 from lakemerge.table.open_table import OpenTable
 from lakemerge.table.opening import open_handle
 from lakemerge.table.rename import rename_table
@@ -47,13 +47,13 @@ from lakemerge.transactions.changing import TransactionOptions, delete_where
 from lakemerge.write.overwrite import OverwriteRequest, overwrite_arrow
 from mergers import Merger, default_registry
 
-__all__ = ["answer", "opened"]
+__all__ = ["answer"]
 
 _CHANGES: Final = "changes"
 """Behind the name of a table and ``$``: what changed in it."""
-_OPEN_TABLES: Final = 64
-_open: OrderedDict[tuple[str, str], OpenTable] = OrderedDict()
-"""Tables that this process has opened. A later request for one looks for newer commits only."""
+_PLANS_BYTES: Final = 64 * 2**20
+_plans: Cache[tuple[Hashable, ...], bytes] = Cache(_PLANS_BYTES, 1024)
+"""Plans of native scans, as they were answered. A version does not change, and queries of it are often the same."""
 
 
 class _NoSuchTableError(InputError):
@@ -73,27 +73,6 @@ def answer(text: str, mergers: Sequence[type[Merger]] = ()) -> str:
     except LakeMergeError as error:
         found = {"error": {"code": error.code, "message": error.message}}
     return orjson.dumps(found).decode()
-
-
-def opened(path: str, storage: Mapping[str, object], mergers: Sequence[type[Merger]]) -> OpenTable:
-    """The table at a path, at its latest version.
-
-    :raises lakemerge.NotATableError: there is none.
-    """
-    key = (path, orjson.dumps(storage, option=orjson.OPT_SORT_KEYS).decode())
-    table = _open.pop(key, None)
-    if table is not None:
-        try:
-            table.view  # noqa: B018 - follows the table's log
-        except (TableReplacedError, NotATableError):
-            table = None
-    if table is None:
-        handle = open_handle(path, storage or None, mergers, None)
-        table = OpenTable.without_session(handle, handle.log.snapshot())
-    _open[key] = table
-    while len(_open) > _OPEN_TABLES:
-        _open.popitem(last=False)
-    return table
 
 
 def _places(request: Mapping[str, Any]) -> Places:
@@ -135,8 +114,7 @@ def _load(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Mer
     name, _, detail = request["name"].rpartition("$") if places.warehouse else ("", "", "")
     if request.get("changes") or (name and detail == _CHANGES):
         path = places.path(request["namespace"], request["name"] if request.get("changes") else name)
-        _view(path, {}, places, mergers)
-        return _changes(path, opened(path, places.storage, mergers))
+        return _changes(path, _kept(path, places, mergers).table)
     if name and detail in DETAILS:
         path = places.path(request["namespace"], name)
         _view(path, request, places, mergers)
@@ -162,12 +140,26 @@ def _changes(path: str, table: OpenTable) -> object:
 
     return {
         "schema": to_delta_json(stream_schema(table)),
-        "changes": {"path": path, "id": table.view.snapshot.metadata.id},
+        "changes": {"path": path, "id": table.standing.snapshot.metadata.id},
     }
 
 
 def _plan(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> object:
     """The plan of a native scan of a version. It may be refused."""
+    kept = kept_table(request["path"], places.storage, mergers)
+    table, view = kept.table, kept.at(request["version"])
+    check_table_id(table.handle.store, request["tableId"], view.snapshot, since=view.version)
+    # A folder that somebody brought back from a backup has other commits under the same numbers.
+    asked = [request[name] for name in ("path", "tableId", "version", "options", "conditions", "tasks")]
+    key = (orjson.dumps([asked, places.storage], option=orjson.OPT_SORT_KEYS), view.snapshot.digest, *mergers)
+    found = _plans.get(key)
+    if found is None:
+        found = orjson.dumps(_planned(request, table, view))
+        _plans.keep(key, found, len(found))
+    return orjson.Fragment(found)
+
+
+def _planned(request: Mapping[str, Any], table: OpenTable, view: TableView) -> object:
     from lakemerge.spark.native import (  # with pyspark
         OTHER_NAMES,
         KernelSlices,
@@ -177,11 +169,6 @@ def _plan(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Mer
         reachable,
     )
 
-    table = opened(request["path"], places.storage, mergers)
-    view = table.view
-    if view.version != request["version"]:
-        view = table.handle.view_at(request["version"], of=view.snapshot)
-    check_table_id(table.handle.store, request["tableId"], view.snapshot, since=view.version)
     options = {name.lower(): value for name, value in request["options"].items()}
     view = in_mode(view, options.pop("mode", "merged"))
     handle = on_failed_keys(table.handle, options.pop("failedkeys", "raise"))
@@ -209,23 +196,27 @@ def _remembered(view: TableView, mergers: Sequence[type[Merger]]) -> list[str]:
 
 def _view(path: str, request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> TableView:
     """The version that is asked for. A version may be a number or the name of a savepoint."""
+    kept = _kept(path, places, mergers)
+    version, microseconds = request.get("version"), request.get("microseconds")
+    if version is None and microseconds is None:
+        return kept.latest
+    handle, tip = kept.table.handle, kept.latest.snapshot
+    if microseconds is not None:
+        time = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=microseconds)
+        return handle.view(find_version(handle.log, version=None, timestamp=time, savepoint=None, tip=tip))
+    named = str(version)
+    if named.isdecimal():
+        return kept.at(int(named))
+    return handle.view(find_version(handle.log, version=None, timestamp=None, savepoint=named, tip=tip))
+
+
+def _kept(path: str, places: Places, mergers: Sequence[type[Merger]]) -> KeptTable:
     try:
-        table = opened(path, places.storage, mergers)
+        return kept_table(path, places.storage, mergers)
     except NotATableError as error:
         if "is a Delta table" in error.message:
             raise
         raise _NoSuchTableError(error.message) from error
-    version, microseconds = request.get("version"), request.get("microseconds")
-    if version is None and microseconds is None:
-        return table.view
-    handle = table.handle
-    if microseconds is not None:
-        time = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=microseconds)
-        return handle.view(find_version(handle.log, version=None, timestamp=time, savepoint=None))
-    named = str(version)
-    number = int(named) if named.isdecimal() else None
-    savepoint = named if number is None else None
-    return handle.view(find_version(handle.log, version=number, timestamp=None, savepoint=savepoint))
 
 
 def _create(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> object:
@@ -291,7 +282,7 @@ def _delete_all(request: Mapping[str, Any], places: Places, mergers: Sequence[ty
 
 def _target(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> OpenTable:
     """The table that a statement was planned for. Raises :class:`lakemerge.TableReplacedError`."""
-    table = opened(request["path"], places.storage, mergers)
+    table = kept_table(request["path"], places.storage, mergers).table
     check_table_id(table.handle.store, request["tableId"], table.view.snapshot, since=table.view.version)
     return table
 

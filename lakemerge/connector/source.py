@@ -14,8 +14,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StringType, StructField, StructType
 
 from lakemerge.connector.details import detail_rows, detail_schema
-from lakemerge.connector.requests import answer, opened
+from lakemerge.connector.requests import answer
 from lakemerge.spark_errors import carrying
+from lakemerge.table.kept import kept_table
 from mergers import Merger
 
 __all__ = ["CatalogSource"]
@@ -57,5 +58,5 @@ class _Rows(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         with carrying():
-            table = opened(self._request["path"], self._request["storage"], self._mergers)
+            table = kept_table(self._request["path"], self._request["storage"], self._mergers).table
             yield from detail_rows(self._request["detail"], table)

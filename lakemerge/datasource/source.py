@@ -61,6 +61,7 @@ from lakemerge.spark.writer import frame_schema, pack_rows
 from lakemerge.spark_errors import carrying
 from lakemerge.sql.times import parse_zone
 from lakemerge.table.create import define_table
+from lakemerge.table.kept import kept_table
 from lakemerge.table.open_table import OpenTable
 from lakemerge.table.opening import open_handle, open_table
 from lakemerge.table.staging import StagedTable
@@ -176,8 +177,10 @@ class LakeMergeDataSource(DataSource):
         named = self._named()
         if _COLUMNS in self.options:
             told = self.options.get(_SLICES)
+            kept, view = self._kept()
             return _Reader(
-                self._open(),
+                kept.handle,
+                view,
                 names,
                 mode,
                 failed,
@@ -187,9 +190,11 @@ class LakeMergeDataSource(DataSource):
                 slices=None if told is None else KernelSlices.of_json(told),
             )
         if named is None:
-            return _Reader(self._open(), names, mode, failed)
+            table = self._open()
+            return _Reader(table.handle, table.view, names, mode, failed)
         time, tables = named
-        return _AnyReader(time, [(moments, _Reader(table, names, mode, failed)) for moments, table in tables])
+        readers = [(at, _Reader(table.handle, table.view, names, mode, failed)) for at, table in tables]
+        return _AnyReader(time, readers)
 
     @carrying()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -308,6 +313,18 @@ class LakeMergeDataSource(DataSource):
     def _open_tip(self) -> OpenTable:
         """The table at its tip, whatever version a load was pinned at, because a streaming query runs for long."""
         return self._open_at(None)
+
+    def _kept(self) -> tuple[OpenTable, TableView]:
+        """The table and the version of a catalog's scan. Later scans in this process find both decoded."""
+        path, version = self.options.get("path"), number(self.options, "version")
+        if not path or version is None:
+            table = self._open()
+            return table, table.view
+        kept = kept_table(path, self._storage(), self.mergers)
+        view = kept.at(version)
+        if _TABLE_ID in self.options:
+            check_table_id(kept.table.handle.store, self.options[_TABLE_ID], view.snapshot, since=view.version)
+        return kept.table, view
 
     def _storage(self) -> dict[str, str]:
         return {name: value for name, value in self.options.items() if name.lower() not in _OWN_OPTIONS}
@@ -436,7 +453,8 @@ class _Partition(InputPartition):
 class _Reader(DataSourceReader):
     def __init__(
         self,
-        table: OpenTable,
+        handle: Handle,
+        view: TableView,
         names: Sequence[str],
         mode: str,
         failed_keys: str,
@@ -453,7 +471,7 @@ class _Reader(DataSourceReader):
         :param condition: what all rows that are needed meet.
         :param slices: read these file slices alone.
         """
-        view, handle = in_mode(table.view, mode), on_failed_keys(table.handle, failed_keys)
+        view, handle = in_mode(view, mode), on_failed_keys(handle, failed_keys)
         wanted = [columns.get(name, name) for name in names]
         # A statement may need a column twice, under two names.
         once = list(dict.fromkeys(wanted))
@@ -478,9 +496,11 @@ class _Reader(DataSourceReader):
         self._file_slices = prune_file_slices(view, self._condition)
         self._tasks = _READ_TASKS if slices is None else slices.tasks
         if slices is not None:
-            if strange := slices.names - set(map(name_of, view.file_slices)):
+            there = {name_of(each): each for each in self._file_slices}
+            left_out = slices.names - there.keys()
+            if left_out and (strange := left_out - set(map(name_of, view.file_slices))):
                 raise TableDamagedError(f"version {view.version} has not the file slices {sorted(strange, key=repr)}")
-            self._file_slices = [each for each in self._file_slices if name_of(each) in slices.names]
+            self._file_slices = [each for name, each in there.items() if name in slices.names]
 
     def __getstate__(self) -> dict[str, object]:
         """The state that Spark sends to each task. File slices are not part of it: each task gets its own."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 
@@ -55,10 +55,18 @@ def find_version(
                 f"there is no savepoint {savepoint!r}; there are: {', '.join(known) or 'none'}", savepoint=savepoint
             )
         return log.snapshot(version=known[savepoint].version)
-    found = log.snapshot(version=version, timestamp_ms=epoch_ms(timestamp))
+    latest = tip
+    if latest is None and version is not None:
+        # The version is often the latest. Then the log is decoded once.
+        with suppress(TableDamagedError, UnsupportedFeatureError):
+            latest = log.snapshot()
+    if latest is not None and latest.version == version:
+        found = latest
+    else:
+        found = log.snapshot(version=version, timestamp_ms=epoch_ms(timestamp))
     if STATE_DOMAIN in found.domains:
         try:
-            latest = log.snapshot() if tip is None else tip
+            latest = log.snapshot() if latest is None else latest
             State.of(latest)
         except (TableDamagedError, UnsupportedFeatureError):
             # The tip is damaged. Earlier versions must stay readable, because a user needs them to repair the table.

@@ -73,11 +73,13 @@ def may_premerge(file_slices: Sequence[FileSlice], spec: MergeSpec) -> list[File
 def may_pick_places(file_slices: Sequence[FileSlice], spec: MergeSpec) -> list[FileSlice]:
     """The file slices with logs of which a premerge may give places alone, as far as the table's metadata say. That
     reads less than any other way to merge them, so the logs may be large. None if the places would take too much
-    memory."""
+    memory, or if there are so many file slices that opening their files takes longest."""
     policy = spec.settings.reads
     if not policy.premerge or spec.leave_out is not None:  # of a key that is left out, no file may show a row
         return []
     due = [file_slice for file_slice in file_slices if file_slice.blocks and may_pick_records(spec, file_slice)]
+    if len(due) > policy.premerge_slices:
+        return []
     held = sum(map(_records, due)) * _PLACE_BYTES
     rows = sum(file_slice.stored_rows for file_slice in due)
     return due if held <= spec.settings.merge_first_bytes and rows <= policy.premerge_rows else []

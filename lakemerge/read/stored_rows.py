@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
@@ -83,9 +84,8 @@ def stored_rows(
     merged = [file_slice for file_slice in file_slices if file_slice.is_merged]
     now = {id(file_slice) for file_slice in first}
     due = [file_slice for file_slice in may_pick_places(file_slices, spec) if id(file_slice) not in now]
-    with thread_pool(handle.settings.threads) as pool:
-        files = pool.map(files_of or partial(merged_files, handle), merged)
-        found.files.extend(file for each in files for file in each)
+    for files in _files_of(handle, merged, files_of or partial(merged_files, handle)):
+        found.files.extend(files)
     records: dict[str, list[Ints]] = {}
     blocks: dict[str, LogFile] = {}
     given = premerge(due, only_places=True) if due else ()
@@ -111,9 +111,23 @@ def stored_rows(
 def merged_files(handle: Handle, file_slice: FileSlice) -> Sequence[SelectedFile]:
     """The files of a file slice without live logs."""
     minor = file_slice.minor
-    if minor is None or not minor.superseded_key:
+    if minor is None or not _lacks_rows(file_slice):
         return list(_whole(file_slice.row_files))
     return list(_selected(file_slice.row_files, superseded_table(handle.store, minor), minor.positions))
+
+
+def _files_of(handle: Handle, merged: Sequence[FileSlice], files_of: FilesOf) -> Iterator[Sequence[SelectedFile]]:
+    """The files of each file slice. The log tells those of most. Only superseded rows are read, by threads."""
+    lacking = [_lacks_rows(file_slice) for file_slice in merged]
+    with thread_pool(handle.settings.threads) as pool:
+        read = pool.map(files_of, compress(merged, lacking))
+        for file_slice, lacks in zip(merged, lacking, strict=True):
+            yield next(read) if lacks else list(_whole(file_slice.row_files))
+
+
+def _lacks_rows(file_slice: FileSlice) -> bool:
+    """Whether its files have superseded rows."""
+    return file_slice.minor is not None and bool(file_slice.minor.superseded_key)
 
 
 def _whole(files: Iterable[RowFile]) -> Iterator[SelectedFile]:

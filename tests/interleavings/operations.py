@@ -24,6 +24,7 @@ from lakemerge.cli.service import run_maintenance
 from lakemerge.connector.jar import jar_version
 from lakemerge.ingest import Files
 from lakemerge.merge_source import MergeConfig, MergeSource
+from lakemerge.table.kept import forget_tables
 from lakemerge.testing.memory import Bucket
 from tests.interleavings.turns import outside, still, unseen
 
@@ -251,7 +252,7 @@ def _built(name: str) -> Bucket:
     bucket = Bucket(NAME)
     with still(bucket):
         WORLDS[name].build()
-        requests._open.clear()
+        forget_tables()
     bucket.age(_HOURS_2)  # old enough for a vacuum and a clean-up of the log
     return bucket
 
@@ -394,9 +395,9 @@ def _statement(do: str, **request: Any) -> Callable[[str], Callable[[], object]]
         }
 
         def run() -> object:
-            requests._open.clear()  # as in a process of its own
+            forget_tables()  # as in a process of its own
             found = orjson.loads(requests.answer(orjson.dumps(about).decode()))
-            requests._open.clear()
+            forget_tables()
             if "error" in found:
                 raise StatementError(found["error"]["code"], found["error"]["message"])
             return found

@@ -87,6 +87,17 @@ def test_a_file_slice_that_is_not_there(tmp_path: Path) -> None:
         read(table, KernelSlices(frozenset([((), 7, None)]), Settings(), 2))
 
 
+def test_a_second_scan_finds_the_version_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = made(tmp_path / "t")
+    slices = KernelSlices(frozenset(map(name_of, table.opened.view.file_slices)), Settings(), 2)
+    assert read(table, slices).num_rows == 100
+    decoded: list[object] = []
+    monkeypatch.setattr("lakemerge.layout.view.BaseFile.of", lambda *_: decoded.append(1))
+    monkeypatch.setattr("lakemerge.delta.log_replay.decode", lambda *_: decoded.append(2))
+    assert read(table, slices, **{"lakemerge.filter": "`id` >= 98"})["id"].to_pylist() == [98, 99]
+    assert decoded == []
+
+
 def test_they_are_told_in_json() -> None:
     settings = Settings(merge_budget_bytes=7, reads=ReadPolicy(premerge=False, premerge_rows=3))
     slices = KernelSlices(

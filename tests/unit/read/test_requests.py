@@ -16,6 +16,7 @@ from lakemerge import LakeTable, Settings
 from lakemerge.delta import DeltaLog
 from lakemerge.storage import LocalStore
 from lakemerge.storage.base import FileStat
+from lakemerge.table.opening import open_table
 from lakemerge.testing.counting import CountingStore
 from tests.unit.faults import create, frame, listing
 
@@ -163,3 +164,20 @@ def test_a_look_up_of_keys_far_apart(tmp_path: Path) -> None:
     expected = {0: "base 0", 501: "log 501", 1400: "log 1400", 1998: "base 1998"}
     assert {row["k"]: row["v"] for row in found.to_pylist()} == {k: v * 20 for k, v in expected.items()}
     assert store.counts().bytes_read < everything / 10
+
+
+def test_a_version_is_decoded_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever names the latest version reads no more of the log than who names none."""
+    stores: list[CountingStore] = []
+
+    def counting(url: str, _: object) -> CountingStore:
+        stores.append(CountingStore(LocalStore(url)))
+        return stores[-1]
+
+    monkeypatch.setattr("lakemerge.table.opening.open_store", counting)
+    latest = open_table(path)
+    assert open_table(path, version=latest.standing.version).standing.version == latest.standing.version
+    plain, pinned = (store.counts().calls for store in stores)
+    assert pinned == plain
+    earlier = open_table(path, version=1)
+    assert (earlier.standing.version, earlier.pinned) == (1, True)

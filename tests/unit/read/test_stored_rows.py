@@ -21,7 +21,7 @@ from lakemerge.read.filter.filter import parse_filter
 from lakemerge.read.filter.prune import prune_file_slices
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.premerge import Premerged, premerge
-from lakemerge.read.stored_rows import SelectedFile, StoredRows, stored_rows
+from lakemerge.read.stored_rows import SelectedFile, StoredRows, merged_files, stored_rows
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.int32()), ("v", pa.string())])
 
@@ -133,12 +133,51 @@ def test_a_log_that_lacks_columns(tmp_path: Path) -> None:
 
 
 def test_premerges_that_are_not_wanted(tmp_path: Path) -> None:
-    for policy in (ReadPolicy(premerge=False), ReadPolicy(premerge_rows=10)):
-        table = made(tmp_path / str(policy.premerge), settings=Settings(reads=policy))
+    policies = (ReadPolicy(premerge=False), ReadPolicy(premerge_rows=10), ReadPolicy(premerge_slices=3))
+    for number, policy in enumerate(policies):
+        table = made(tmp_path / str(number), settings=Settings(reads=policy))
         table.upsert(frame(range(300), 1, "a"))
         table.compact()
         table.upsert(frame(range(30), 2, "b"))
         assert len(found(table).kernel) == 4
+
+
+def test_a_few_file_slices_are_still_premerged(tmp_path: Path) -> None:
+    """A filter leaves few enough of many."""
+    table = made(tmp_path / "t", settings=Settings(reads=ReadPolicy(premerge_slices=1)))
+    table.upsert(frame(range(300), 1, "a"))
+    table.compact()
+    table.upsert(frame(range(30), 2, "b"))
+    assert len(found(table).kernel) == 4
+    rows = found(table, "id = 7")
+    assert (rows.kernel, sum(file.wanted for file in rows.files if file.keeps)) == ([], 1)
+
+
+def test_only_superseded_rows_are_read(tmp_path: Path) -> None:
+    """Files of which the log tells all cost no task of a thread."""
+    table = made(tmp_path / "t")
+    table.upsert(frame(range(300), 1, "a"))
+    table.compact()
+    view, handle = table.opened.view, table.opened.handle
+    asked: list[FileSlice] = []
+
+    def files_of(file_slice: FileSlice) -> Sequence[SelectedFile]:
+        asked.append(file_slice)
+        return merged_files(handle, file_slice)
+
+    def wanted() -> int:
+        view = table.opened.view
+        rows = stored_rows(
+            handle, MergeSpec.of(handle, view), view.file_slices, lambda _, only_places: [], (), files_of
+        )
+        assert rows.kernel == []
+        return sum(file.wanted for file in rows.files)
+
+    assert (wanted(), asked, len(view.file_slices)) == (300, [], 4)
+    table.upsert(frame([7], 2, "b"))
+    table.compact(minor=True)
+    assert wanted() == 300
+    assert [each.minor is not None for each in asked] == [True]
 
 
 def test_positions_of_another_file_slice(tmp_path: Path) -> None:
