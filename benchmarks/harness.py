@@ -105,10 +105,14 @@ def description_of(case: str) -> str:
 def session(folder: Path, settings: Mapping[str, str] | None = None, *, delta: bool = False) -> Iterator[SparkSession]:
     """A Spark session with two local cores, and with Delta if asked for. Settings that affect the cost of a scan or a
     write are Spark's defaults, but for four shuffle partitions. ``settings`` overrides any."""
-    from benchmarks.compare import delta as of_delta
     from benchmarks.compare import on_spark
 
-    spark = on_spark.session(folder, {**(of_delta.SETTINGS if delta else {}), **(settings or {})})
+    theirs: Mapping[str, str] = {}
+    if delta:
+        from benchmarks.compare import delta as of_delta  # which the environments of other engines lack
+
+        theirs = of_delta.SETTINGS
+    spark = on_spark.session(folder, {**theirs, **(settings or {})})
     try:
         yield spark
     finally:

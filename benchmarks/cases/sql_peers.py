@@ -6,13 +6,16 @@ It runs in a process of its own, for Iceberg in the environment that ``make`` ma
 from __future__ import annotations
 
 import itertools
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import lakemerge
-from benchmarks.compare import iceberg, on_spark
+from benchmarks.compare import iceberg
+from benchmarks.harness import session
 from benchmarks.measure import Contender, interleave
 from benchmarks.tables import copied
 
@@ -25,9 +28,7 @@ PEERS = ("delta", "iceberg")
 _Sums = tuple[int, ...]
 
 
-def beside(
-    peer: str, original: str, source: str, folder: str, texts: Mapping[str, str], rounds: int
-) -> dict[str, object]:
+def beside(peer: str, original: str, source: str, folder: str, texts: Mapping[str, str], rounds: int) -> dict[str, Any]:
     """Seconds of each statement on a table of LakeMerge and on one of the peer, and count and sums afterwards.
 
     :param original: the table of LakeMerge whose rows both have.
@@ -35,22 +36,21 @@ def beside(
     :param texts: by name, with ``{t}`` for the table.
     """
     root = Path(folder)
-    kind = _Delta if peer == "delta" else _Iceberg
-    spark = on_spark.session(root, kind.settings(root))
-    try:
-        lakemerge.catalog(spark, "ours", warehouse=root / "lake")
+    settings = {**iceberg.SETTINGS, **iceberg.warehouse(root / "rows")} if peer == "iceberg" else {}
+    with session(root, settings, delta=peer == "delta") as spark:
+        catalog = "ours_" + re.sub(r"\W", "_", root.parent.name)  # a session has one warehouse for each
+        lakemerge.catalog(spark, catalog, warehouse=root / "lake")
         spark.read.parquet(source).createOrReplaceTempView("source")
         rows = spark.table(f"lakemerge.`{original}`").repartition(8).sortWithinPartitions("k")
         rows.createOrReplaceTempView("loaded")
-        engines: Sequence[_Engine] = (_Ours(spark, root, Path(original)), kind(spark, root))
-        found: dict[str, object] = {"spark": spark.version}
+        theirs = _Iceberg(spark, root) if peer == "iceberg" else _Delta(spark, root)
+        engines: Sequence[_Engine] = (_Ours(spark, root, Path(original), catalog), theirs)
+        found: dict[str, Any] = {"spark": spark.version}
         for name, text in texts.items():
-            contenders = [Contender(engine.name, engine.running(text), engine.renew) for engine in engines]
+            contenders = [Contender(engine.name, partial(engine.run, text), engine.renew) for engine in engines]
             times = interleave(contenders, rounds=rounds)
             found[name] = times, {engine.name: engine.sums() for engine in engines}
         return found
-    finally:
-        spark.stop()
 
 
 class _Engine(ABC):
@@ -64,8 +64,8 @@ class _Engine(ABC):
     def renew(self) -> None:
         """Make the table what it was before all statements."""
 
-    def running(self, text: str) -> Callable[[], object]:
-        return lambda: self.spark.sql(text.format(t=self.table)).collect()
+    def run(self, text: str) -> None:
+        self.spark.sql(text.format(t=self.table)).collect()
 
     def sums(self) -> _Sums:
         found = self.spark.table(self.table).selectExpr("count(*)", "sum(k)", "sum(i0)", "sum(ts)").collect()[0]
@@ -88,8 +88,8 @@ class _Copied(_Engine):
 class _Ours(_Copied):
     name = "lakemerge"
 
-    def __init__(self, spark: SparkSession, root: Path, original: Path) -> None:
-        super().__init__(spark, original, root / "lake" / "db", "ours.db.{name}")
+    def __init__(self, spark: SparkSession, root: Path, original: Path, catalog: str) -> None:
+        super().__init__(spark, original, root / "lake" / "db", f"{catalog}.db.{{name}}")
 
 
 class _Delta(_Copied):
@@ -99,12 +99,6 @@ class _Delta(_Copied):
         loaded = spark.table("loaded").write.format("delta").option("delta.enableDeletionVectors", "true")
         loaded.save(str(root / "loaded"))
         super().__init__(spark, root / "loaded", root / "copies", "delta.`{path}`")
-
-    @staticmethod
-    def settings(_: Path) -> Mapping[str, str]:
-        from benchmarks.compare import delta  # which the environment of Iceberg has not
-
-        return delta.SETTINGS
 
 
 class _Iceberg(_Engine):
@@ -120,10 +114,6 @@ class _Iceberg(_Engine):
         spark.sql(f"CREATE TABLE {self.table} USING iceberg TBLPROPERTIES ({properties}) AS SELECT * FROM loaded")
         [self._snapshot] = spark.sql(f"SELECT snapshot_id FROM {self.table}.snapshots").collect()
         self._catalog, _, self._below = self.table.partition(".")
-
-    @staticmethod
-    def settings(root: Path) -> Mapping[str, str]:
-        return {**iceberg.SETTINGS, **iceberg.warehouse(root / "rows")}
 
     def renew(self) -> None:
         where = f"table => '{self._below}', snapshot_id => {self._snapshot[0]}"

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from benchmarks import harness
-from benchmarks.cases import foundation, plans, sql, streams, transactions
+from benchmarks.cases import foundation, plans, sql, sql_peers, streams, transactions
 from benchmarks.cases.foundation import Bench
 from benchmarks.foundation_data import Inputs
 from benchmarks.measure import Report
@@ -35,7 +35,7 @@ def one_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     def session(*_: Any, **__: Any) -> Iterator[SparkSession]:
         yield spark
 
-    for module in (foundation, plans, sql, transactions):
+    for module in (foundation, plans, sql, sql_peers, transactions):
         monkeypatch.setattr(module, "session", session)
 
 
@@ -85,6 +85,24 @@ def test_sql_finds_its_results_right_and_wrong_ones(
     assert [problem.partition(":")[0] for problem in report.problems] == ["insert_call"]
 
 
+def test_sql_beside_delta(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work is done in this process. A statement that does nothing is found, and so is Delta's."""
+    monkeypatch.setattr(sql, "elsewhere", lambda module, do, python, **given: sql_peers.beside(**given))
+    report = run("sql", tmp_path, data, rows=2_000, rounds=1, parts=("delta",))
+    assert report.problems == []
+    assert [line.what.split(" of ")[0] for line in report.lines] == [
+        "Delta's UPDATE", "Delta's DELETE", "Delta's MERGE",
+    ]  # fmt: skip
+    run_it = sql_peers._Engine.run
+    monkeypatch.setattr(
+        sql_peers._Engine, "run", lambda engine, text: None if "DELETE" in text else run_it(engine, text)
+    )
+    report = run("sql", tmp_path / "again", data, rows=2_000, rounds=1, parts=("delta",))
+    assert [problem.partition(":")[0] for problem in report.problems] == [
+        "delta, DELETE, lakemerge", "delta, DELETE, delta",
+    ]  # fmt: skip
+
+
 def test_transactions_find_wrong_updates_and_upserts(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,7 +121,7 @@ def test_transactions_find_wrong_updates_and_upserts(
 def test_plan_time(tmp_path: Path, data: Path) -> None:
     report = run("plan-time", tmp_path, data, files=20, commits=2, touched=5, rounds=1)
     assert report.problems == []
-    assert [line.case for line in report.lines] == ["plan", "plan", "plan", "spark", "sql", "sql"]
+    assert [line.case for line in report.lines] == ["plan", "plan", "plan", "spark", "sql", "sql", "sql"]
 
 
 def test_streams(spark: SparkSession, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
