@@ -160,21 +160,12 @@ def _plan(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Mer
 
 
 def _planned(request: Mapping[str, Any], table: OpenTable, view: TableView) -> object:
-    from lakemerge.spark.native import (  # with pyspark
-        OTHER_NAMES,
-        KernelSlices,
-        kept_rows,
-        name_of,
-        plan_json,
-        reachable,
-    )
+    from lakemerge.spark.native import KernelSlices, kept_rows, name_of, plan_json, reachable  # with pyspark
 
     options = {name.lower(): value for name, value in request["options"].items()}
     view = in_mode(view, options.pop("mode", "merged"))
     handle = on_failed_keys(table.handle, options.pop("failedkeys", "raise"))
     why, hadoop = reachable(handle.store)
-    if view.config.names.is_on:
-        why = OTHER_NAMES
     if options or why is not None:
         return {"refused": why or f"the read has the options {', '.join(sorted(options))}"}
     spec = MergeSpec.of(handle, view)
@@ -184,7 +175,7 @@ def _planned(request: Mapping[str, Any], table: OpenTable, view: TableView) -> o
     if rows.kernel:
         slices = KernelSlices(frozenset(map(name_of, rows.kernel)), handle.settings, request["tasks"])
         kernel = {"lakemerge.slices": slices.to_json()}
-    return plan_json(rows, handle.store, kernel) | {"hadoop": dict(hadoop)}
+    return plan_json(rows, handle.store, kernel, view.config) | {"hadoop": dict(hadoop)}
 
 
 def _remembered(view: TableView, mergers: Sequence[type[Merger]]) -> list[str]:

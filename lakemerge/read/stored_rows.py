@@ -42,6 +42,8 @@ class SelectedFile:
     """How many of them the version has."""
     words: npt.NDArray[np.int64] | None = None
     """A bit for each row, up to the last that is set; ``None``: the version has all rows."""
+    skipped: int = 0
+    """Before the words there are so many without any bit that is set."""
     keeps: bool = False
     """Whether the bits are set for rows that the version has, or for those that it does not have."""
 
@@ -51,11 +53,20 @@ class StoredRows:
     """The rows of a version, or of some of its file slices."""
 
     files: list[SelectedFile] = field(default_factory=list)
+    """Log files once for each file slice that has records there."""
+    owners: list[FileSlice] = field(default_factory=list)
+    """Of each file, the file slice whose rows are read."""
     streams: list[bytes] = field(default_factory=list)
     """Rows that are merged already, as Arrow IPC streams with the requested columns."""
+    stream_owners: list[FileSlice] = field(default_factory=list)
     stream_rows: int = 0
     kernel: list[FileSlice] = field(default_factory=list)
     """File slices whose rows the kernel has to merge."""
+
+    def add(self, files: Iterable[SelectedFile], owner: FileSlice) -> None:
+        for file in files:
+            self.files.append(file)
+            self.owners.append(owner)
 
 
 Premerge = Callable[..., Sequence[Premerged]]
@@ -84,24 +95,25 @@ def stored_rows(
     merged = [file_slice for file_slice in file_slices if file_slice.is_merged]
     now = {id(file_slice) for file_slice in first}
     due = [file_slice for file_slice in may_pick_places(file_slices, spec) if id(file_slice) not in now]
-    for files in _files_of(handle, merged, files_of or partial(merged_files, handle)):
-        found.files.extend(files)
-    records: dict[str, list[Ints]] = {}
-    blocks: dict[str, LogFile] = {}
+    files = _files_of(handle, merged, files_of or partial(merged_files, handle))
+    for file_slice, each in zip(merged, files, strict=True):
+        found.add(each, file_slice)
+    records: list[tuple[SelectedFile, FileSlice]] = []
     given = premerge(due, only_places=True) if due else ()
     for file_slice, part in zip(due, given, strict=True):
         if not part.picked:
             found.kernel.append(file_slice)
             continue
-        found.files.extend(_selected(file_slice.row_files, part.positions))
-        for path, rows in part.records.items():
-            records.setdefault(path, []).append(rows)
-        blocks.update((block.file.path, block.file) for block in file_slice.blocks)
-    found.files.extend(_records_of(blocks[path], parts) for path, parts in records.items())
+        found.add(_selected(file_slice.row_files, part.positions), file_slice)
+        blocks = {block.file.path: block.file for block in file_slice.blocks}
+        records += ((_records_of(blocks[path], rows), file_slice) for path, rows in part.records.items())
+    for file, file_slice in records:
+        found.add([file], file_slice)
     for file_slice, part in zip(first, premerge(first, only_places=False) if first else (), strict=True):
-        found.files.extend(_selected(file_slice.row_files, part.positions))
+        found.add(_selected(file_slice.row_files, part.positions), file_slice)
         if part.rows:
             found.streams.append(part.rows)
+            found.stream_owners.append(file_slice)
             found.stream_rows += part.row_count
     chosen = now | {id(file_slice) for file_slice in due}
     found.kernel.extend(each for each in file_slices if not each.is_merged and id(each) not in chosen)
@@ -158,12 +170,12 @@ def _selected(files: Sequence[RowFile], positions: pa.Table, path: str | None = 
             yield SelectedFile(file.path, file.size_bytes, file.rows, left, words)
 
 
-def _records_of(file: LogFile, parts: Sequence[Ints]) -> SelectedFile:
+def _records_of(file: LogFile, rows: Ints) -> SelectedFile:
     """The wanted records of a log file."""
-    rows = np.concatenate(parts)
     if not len(rows):
         return SelectedFile(file.path, file.size_bytes, None, 0, _NO_BITS, keeps=True)
-    kept: Bools = np.zeros(-(-(int(rows.max()) + 1) // 64) * 64, dtype=np.bool_)
-    kept[rows] = True
+    skipped = int(rows.min()) // 64
+    kept: Bools = np.zeros((int(rows.max()) // 64 + 1 - skipped) * 64, dtype=np.bool_)
+    kept[rows - skipped * 64] = True
     words = np.packbits(kept, bitorder="little").view("<i8")
-    return SelectedFile(file.path, file.size_bytes, None, int(kept.sum()), words, keeps=True)
+    return SelectedFile(file.path, file.size_bytes, None, int(kept.sum()), words, skipped, keeps=True)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import datetime as dt
+import decimal
 import hashlib
 import importlib
 import tempfile
@@ -23,7 +25,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakemerge._internal.cache import Cache
 from lakemerge._internal.pools import thread_pool
+from lakemerge.format.config import TableConfig
+from lakemerge.format.keys import Key
 from lakemerge.handle import Handle
+from lakemerge.layout.partition import parse_partition_value
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.options import ReadPolicy, Settings
 from lakemerge.read.merge import MergeSpec
@@ -120,18 +125,8 @@ class KernelSlices:
 # Whether it can be read so
 
 
-OTHER_NAMES: Final = "columns were renamed or dropped, so they have other names in files"
-"""Why a table with a mapping of names is not read natively."""
-
-
 def why_not_native(spark: SparkSession, view: TableView) -> str | None:
     """Why a session does not read a table's files by LakeMerge's own scan; ``None`` if it does."""
-    if view.config.names.is_on:
-        return OTHER_NAMES
-    if view.config.partition_by:
-        return (
-            "the filters of a DataFrame choose partitions in a union of scans alone, and those of a catalog here, too"
-        )
     session = jvm_session(spark)
     if session is None:
         return "a client of Spark Connect makes no scans by itself; a catalog does (lakemerge.catalog)"
@@ -272,10 +267,13 @@ def _unpickled(work: Any, file_slice: bytes) -> Premerged:
     return found
 
 
-def plan_json(rows: StoredRows, store: Store, kernel: Mapping[str, str] | None) -> dict[str, Any]:
+def plan_json(
+    rows: StoredRows, store: Store, kernel: Mapping[str, str] | None, config: TableConfig | None = None
+) -> dict[str, Any]:
     """The plan for the scan in the jar.
 
     :param kernel: the options of ``format("lakemerge")`` that read the file slices of the kernel.
+    :param config: of the table. Without it, files are of no file slices.
     """
     words = [file.words for file in rows.files if file.words is not None]
     bits = np.concatenate(words).tobytes() if words else b""
@@ -287,6 +285,7 @@ def plan_json(rows: StoredRows, store: Store, kernel: Mapping[str, str] | None) 
                 "rows": -1 if file.rows is None else file.rows,
                 "wanted": file.wanted,
                 "words": -1 if file.words is None else len(file.words),
+                "skipped": file.skipped,
                 "keeps": file.keeps,
             }
             for file in rows.files
@@ -302,7 +301,80 @@ def plan_json(rows: StoredRows, store: Store, kernel: Mapping[str, str] | None) 
             "rows": most,
             "bytes": sum(file_slice.stored_bytes for file_slice in rows.kernel),
         }
+    if config is not None:
+        names = config.names
+        plan["fileNames"] = {name: stored for name, stored in names.stored.items() if name != stored}
+        slices = _Slices(config)
+        for told, owner in zip(plan["files"], rows.owners, strict=True):
+            told["slices"] = [slices.number(owner)]
+        plan["streamSlices"] = [[slices.number(file_slice)] for file_slice in rows.stream_owners]
+        if kernel is not None:
+            plan["kernel"]["slices"] = [slices.number(each) for each in sorted(rows.kernel, key=_order)]
+        plan["slices"] = slices.told()
     return plan
+
+
+def _order(file_slice: FileSlice) -> str:
+    """File slices are in this order in :class:`KernelSlices`."""
+    return repr(name_of(file_slice))
+
+
+class _Slices:
+    """File slices with the numbers that a plan gives them."""
+
+    def __init__(self, config: TableConfig) -> None:
+        self._config = config
+        self._numbers: dict[SliceName, int] = {}
+        self._told: list[tuple[int, int, int, object, object]] = []
+        self._partitions: dict[tuple[str | None, ...], int] = {}
+
+    def number(self, file_slice: FileSlice) -> int:
+        name = name_of(file_slice)
+        found = self._numbers.get(name)
+        if found is None:
+            found = self._numbers[name] = len(self._told)
+            partition = self._partitions.setdefault(file_slice.bucket_id.partition, len(self._partitions))
+            bounds = (self._first(file_slice.lower), self._first(file_slice.upper))
+            self._told.append((partition, file_slice.bucket_id.bucket, file_slice.buckets, *bounds))
+        return found
+
+    def _first(self, bound: Key | None) -> object:
+        """The value of a bound's first column, if it is as Spark has it: keys have decimals and truth values as
+        integers."""
+        kind = self._config.schema.field(self._config.key[0]).type
+        is_other = pa.types.is_decimal(kind) or pa.types.is_boolean(kind) or pa.types.is_binary(kind)
+        return None if not bound or is_other else bound[0]
+
+    def told(self) -> dict[str, object]:
+        config, by = self._config, self._config.partition_by
+        kinds = [config.schema.field(name).type for name in by]
+        columns = [config.schema.field(name) for name in dict.fromkeys((*by, *config.key))]
+        return {
+            "columns": to_delta_json(pa.schema(columns)),
+            "partitionBy": list(by),
+            "key": list(config.key),
+            "partitions": [
+                [
+                    None if value is None else _internal(parse_partition_value(value, kind))
+                    for value, kind in zip(partition, kinds, strict=True)
+                ]
+                for partition in self._partitions
+            ],
+            "slices": self._told,
+        }
+
+
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+def _internal(value: object) -> object:
+    """A value as Spark has it, for JSON: days and microseconds since 1970, and decimals as text."""
+    if isinstance(value, dt.datetime):
+        instant = value if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
+        return (instant - _EPOCH) // dt.timedelta(microseconds=1)
+    if isinstance(value, dt.date):
+        return value.toordinal() - _EPOCH.toordinal()
+    return format(value, "f") if isinstance(value, decimal.Decimal) else value
 
 
 def native_frame(
@@ -328,7 +400,7 @@ def native_frame(
             "lakemerge.slices": slices.to_json(),
         }
     schema = pa.schema([view.config.schema.field(name).with_nullable(True) for name in columns])
-    plan = plan_json(rows, handle.store, kernel)
+    plan = plan_json(rows, handle.store, kernel, view.config)
     text = orjson.dumps({**plan, "schema": to_delta_json(schema)})
     # The logger of calls into the JVM leaves out the values of such options.
     hadoop = cast("Any", spark)._jvm.java.util.HashMap()

@@ -509,6 +509,63 @@ def test_statements_read_what_they_change(spark: SparkSession, tmp_path: Path, r
     assert collected(LakeTable.open(table.url, spark=spark).to_df()) == sorted(expected.values())
 
 
+@pytest.mark.parametrize("merger", ["event-time", "aggregate"])
+def test_columns_that_have_other_names_in_files(spark: SparkSession, tmp_path: Path, merger: str) -> None:
+    """They were renamed, also the key, and a column has the name of one that was dropped."""
+    options: dict[str, Any] = {"options": {"aggregates": {"n": "sum"}}} if merger == "aggregate" else {}
+    table = LakeTable.create(
+        tmp_path / "t",
+        "id BIGINT, at INT, v STRING, n BIGINT, st STRUCT<a: BIGINT, v: STRING>",
+        key=["id"],
+        ordering=["at"],
+        merger=merger,
+        **options,
+        buckets=2,
+        properties={"lakemerge.maintenance": "off"},
+        spark=spark,
+    )
+
+    def write(keys: range, at: int, *more: Any) -> None:
+        columns = [list(keys), [at] * len(keys), [f"{key}-{at}" for key in keys], [key + at for key in keys]]
+        structs = [{"a": key, "v": f"s{at}"} for key in keys]
+        table.upsert(pa.table([*columns, structs, *more], names=table.schema.names).cast(table.schema))
+
+    write(range(500), 1)
+    table.compact()
+    table.alter(rename_columns={"v": "the v", "id": "key"}, drop_columns=["st"])
+    table.alter(add_columns="st STRUCT<a: BIGINT, v: STRING>, v BIGINT")
+    table = LakeTable.open(tmp_path / "t", spark=spark)
+    lakemerge.catalog(spark, "native_paths", warehouse=str(tmp_path.parent.parent))
+    expected: dict[int, tuple[Any, ...]] = {key: (key, 1, f"{key}-1", key + 1, None, None) for key in range(500)}
+    for step, (at, keys) in enumerate(((2, range(0, 500, 3)), (3, range(0, 600, 7)))):
+        write(keys, at, list(keys))
+        for key in keys:
+            before = expected[key][3] if merger == "aggregate" and key in expected else 0
+            expected[key] = (key, at, f"{key}-{at}", before + key + at, {"a": key, "v": f"s{at}"}, key)
+        if step == 0:
+            table.compact(minor=True)
+    assert table.opened.view.config.names.is_on
+    rows = sorted(expected.values())
+    assert table.explain_read().not_native is None
+    for frame in (table.to_df(), spark.table(f"lakemerge.`{table.url}`")):
+        assert "BatchScan" in plan_of(frame)
+        assert collected(frame) == rows
+        asked: dict[str, Callable[[tuple[Any, ...]], bool]] = {
+            "key = 14": lambda row: row[0] == 14,
+            "`the v` = '21-3' OR `the v` = '6-2'": lambda row: row[2] in ("21-3", "6-2"),
+            "v = 300 OR key = 301": lambda row: row[5] == 300 or row[0] == 301,
+            "st.a > 450 AND st.v = 's2'": lambda row: row[4] is not None and row[0] > 450 and row[4]["v"] == "s2",
+            "v IS NULL AND st IS NULL AND key < 50": lambda row: row[5] is None and row[4] is None and row[0] < 50,
+        }
+        for condition, keep in asked.items():
+            assert collected(frame.where(condition)) == list(filter(keep, rows)), condition
+        assert collected(frame.select("key", "st.a", "the v")) == [(r[0], r[4] and r[4]["a"], r[2]) for r in rows]
+    if merger == "event-time":
+        assert files_of(table.to_df().where("key = 14")) < files_of(table.to_df())
+    with settings(spark, READERS["rows"]):
+        assert collected(table.to_df()) == rows
+
+
 def files_of(frame: DataFrame) -> int:
     """How many files a frame's scan reads."""
     [number] = re.findall(r"BatchScan .* \((\d+) files", plan_of(frame))

@@ -5,11 +5,13 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
+import org.apache.spark.sql.catalyst.expressions.InSet;
 import org.apache.spark.sql.connector.expressions.Expression;
 import org.apache.spark.sql.connector.expressions.Literal;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.types.ByteType;
+import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DateType;
 import org.apache.spark.sql.types.DecimalType;
 import org.apache.spark.sql.types.IntegerType;
@@ -18,10 +20,35 @@ import org.apache.spark.sql.types.ShortType;
 import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.types.TimestampType;
+import scala.jdk.javaapi.CollectionConverters;
 
 /** Spark's filters as the SQL that LakeMerge's Python reads: comparisons of columns with values. */
 final class Filters {
+  /** The first day of the calendar of today, in days since 1970. */
+  private static final long GREGORIAN = -141427;
+  private static final long MICROS_PER_DAY = 86_400_000_000L;
+
   private Filters() {}
+
+  /**
+   * Whether an expression has a value from before the calendar of today, which begins on the 15th of October 1582.
+   * Spark's filters have Java's dates, which lack ten days before that one and shift them.
+   */
+  static boolean isOld(Object expression) {
+    if (expression instanceof InSet in) {
+      return CollectionConverters.asJava(in.hset()).stream().anyMatch(value -> isOld(value, in.child().dataType()));
+    }
+    return expression instanceof org.apache.spark.sql.catalyst.expressions.Literal literal
+        && isOld(literal.value(), literal.dataType());
+  }
+
+  private static boolean isOld(Object value, DataType type) {
+    if (!(value instanceof Number number)) {
+      return false;
+    }
+    return (type instanceof DateType && number.longValue() < GREGORIAN)
+        || (type instanceof TimestampType && number.longValue() < (GREGORIAN + 1) * MICROS_PER_DAY);
+  }
 
   /** Whether all columns of a filter are of a table. Spark also has columns of its own, and others that we tell it of. */
   static boolean isOf(StructType table, Predicate filter) {

@@ -8,9 +8,11 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import org.apache.spark.sql.catalyst.analysis.NoSuchFunctionException;
 import org.apache.spark.sql.connector.catalog.Changelog;
 import org.apache.spark.sql.connector.catalog.ChangelogContext;
 import org.apache.spark.sql.connector.catalog.Column;
+import org.apache.spark.sql.connector.catalog.FunctionCatalog;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.NamespaceChange;
 import org.apache.spark.sql.connector.catalog.ProcedureCatalog;
@@ -20,6 +22,7 @@ import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.TableWritePrivilege;
+import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.types.Metadata;
@@ -40,7 +43,8 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  *
  * Everything is decided by LakeMerge's Python; see {@link Channel}.
  */
-public final class LakeMergeCatalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog {
+public final class LakeMergeCatalog
+    implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
   private static final String STORAGE = "storage.";
   private static final String[] DEFAULT_NAMESPACE = {"default"};
 
@@ -78,6 +82,19 @@ public final class LakeMergeCatalog implements StagingTableCatalog, SupportsName
   @Override
   public String[] defaultNamespace() {
     return warehouse == null ? new String[0] : DEFAULT_NAMESPACE;
+  }
+
+  // Functions
+
+  @Override
+  public Identifier[] listFunctions(String[] namespace) {
+    Identifier bucket = Identifier.of(new String[0], BucketFunction.NAME);
+    return namespace.length == 0 ? new Identifier[] {bucket} : new Identifier[0];
+  }
+
+  @Override
+  public UnboundFunction loadFunction(Identifier identifier) throws NoSuchFunctionException {
+    return BucketFunction.load(identifier);
   }
 
   // Namespaces

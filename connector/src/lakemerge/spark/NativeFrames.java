@@ -43,7 +43,8 @@ public final class NativeFrames {
     byte[] merged = streams == null ? new byte[0] : Files.readAllBytes(java.nio.file.Path.of(streams));
     Table table = new PlannedTable(session, told, new ReadPlan(told, merged, hadoop));
     return Dataset$.MODULE$.ofRows(
-        session, DataSourceV2Relation$.MODULE$.create(table, Option.empty(), Option.empty()));
+        session,
+        DataSourceV2Relation$.MODULE$.create(table, Option.apply(new BucketFunction.Only()), Option.empty()));
   }
 
   /** A version of a table whose read is planned. */

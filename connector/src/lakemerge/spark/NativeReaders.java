@@ -9,7 +9,9 @@ import java.util.List;
 import java.util.function.UnaryOperator;
 import org.apache.spark.broadcast.Broadcast;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
+import org.apache.spark.sql.connector.read.HasPartitionKey;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
@@ -30,14 +32,24 @@ record NativeReaders(
     implements PartitionReaderFactory {
 
   /** A task that reads files, or parts of them. */
-  static final class Files implements InputPartition {
+  static final class Files implements HasPartitionKey {
     private final List<Piece> pieces = new ArrayList<>();
     private final Broadcast<long[][]> bits;
+    private final int bucket;
     long bytes;
 
-    /** @param bits those of all files, by their numbers; {@code null}: each file has its own */
-    Files(Broadcast<long[][]> bits) {
+    /**
+     * @param bits those of all files, by their numbers; {@code null}: each file has its own
+     * @param bucket that of all rows; -1: they may be of several
+     */
+    Files(Broadcast<long[][]> bits, int bucket) {
       this.bits = bits;
+      this.bucket = bucket;
+    }
+
+    @Override
+    public InternalRow partitionKey() {
+      return new GenericInternalRow(new Object[] {bucket});
     }
 
     record Piece(int number, StoredFile file) implements Serializable {}
@@ -55,7 +67,12 @@ record NativeReaders(
   }
 
   /** A task that gives rows that were merged before the read. */
-  record Premerged(Broadcast<byte[][]> streams, int number) implements InputPartition {
+  record Premerged(Broadcast<byte[][]> streams, int number, int bucket) implements HasPartitionKey {
+    @Override
+    public InternalRow partitionKey() {
+      return new GenericInternalRow(new Object[] {bucket});
+    }
+
     MergedRows rows(StructType columns) {
       return new MergedRows(streams.value()[number], columns);
     }

@@ -4,22 +4,41 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Comparator;
 import java.util.List;
+import java.util.Map;
 import java.util.Objects;
 import java.util.OptionalLong;
 import java.util.PriorityQueue;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.function.Function;
 import java.util.function.Supplier;
+import java.util.stream.IntStream;
 import org.apache.spark.broadcast.Broadcast;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.expressions.Expression;
+import org.apache.spark.sql.connector.expressions.Expressions;
+import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.SortDirection;
+import org.apache.spark.sql.connector.expressions.SortOrder;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.Statistics;
+import org.apache.spark.sql.connector.read.SupportsReportOrdering;
+import org.apache.spark.sql.connector.read.SupportsReportPartitioning;
 import org.apache.spark.sql.connector.read.SupportsReportStatistics;
+import org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering;
+import org.apache.spark.sql.connector.read.partitioning.KeyGroupedPartitioning;
+import org.apache.spark.sql.connector.read.partitioning.Partitioning;
+import org.apache.spark.sql.connector.read.partitioning.UnknownPartitioning;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.StructType;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 import scala.reflect.ClassTag$;
 
 /**
@@ -29,7 +48,14 @@ import scala.reflect.ClassTag$;
  *
  * <p>Two scans of the same rows are equal, so that Spark may run one for both.
  */
-final class NativeScan implements Scan, Batch, SupportsReportStatistics {
+final class NativeScan
+    implements Scan,
+        Batch,
+        SupportsReportStatistics,
+        SupportsReportPartitioning,
+        SupportsReportOrdering,
+        SupportsRuntimeV2Filtering {
+  private static final Logger LOG = LoggerFactory.getLogger(NativeScan.class);
   /** What it costs to open a file, in bytes that are read meanwhile. */
   private static final long OPEN_BYTES = 256 << 10;
   /** Above so many bytes of bits, they are sent to each executor once, and not with each task. */
@@ -43,10 +69,14 @@ final class NativeScan implements Scan, Batch, SupportsReportStatistics {
   private final Filter[] filters;
   private final List<String> conditions;
   private final ReadPlan plan;
+  private final Function<ReadPlan, PythonSource> kernelOf;
   private final PythonSource kernel;
   private final StructType asked;
   private final Supplier<Scan> otherwise;
   private final boolean inBatches;
+  /** What a query has found out before the batch that it asks for next, on the same thread. */
+  private final ThreadLocal<Map<String, Set<Object>>> listed = new ThreadLocal<>();
+  private Shares shares;
   private InputPartition[] partitions;
   private Batch python;
   private Scan streamed;
@@ -57,7 +87,7 @@ final class NativeScan implements Scan, Batch, SupportsReportStatistics {
    * @param columns those that are read
    * @param filters what Spark judges rows by
    * @param conditions those that Python knows, too
-   * @param kernel the Python data source of the plan's kernel; {@code null} where it has none
+   * @param kernelOf gives the Python data source of a plan's kernel; {@code null} where it has none
    * @param asked the columns that the kernel gives
    * @param otherwise gives a scan that is a stream, too
    */
@@ -70,7 +100,7 @@ final class NativeScan implements Scan, Batch, SupportsReportStatistics {
       Filter[] filters,
       List<String> conditions,
       ReadPlan plan,
-      PythonSource kernel,
+      Function<ReadPlan, PythonSource> kernelOf,
       StructType asked,
       Supplier<Scan> otherwise) {
     this.name = name;
@@ -81,7 +111,8 @@ final class NativeScan implements Scan, Batch, SupportsReportStatistics {
     this.filters = filters;
     this.conditions = conditions;
     this.plan = plan;
-    this.kernel = kernel;
+    this.kernelOf = kernelOf;
+    kernel = kernelOf.apply(plan);
     this.asked = asked;
     this.otherwise = otherwise;
     inBatches = SparkReader.readsBatches(session, columns.stored());
@@ -97,12 +128,44 @@ final class NativeScan implements Scan, Batch, SupportsReportStatistics {
     String merged = plan.kernel == null ? "" : " and merged file slices";
     merged = plan.merged.isEmpty() ? merged : " and merged rows" + merged;
     String where = conditions.isEmpty() ? "" : ", where " + String.join(" AND ", conditions);
-    return name + where + " (" + plan.files.size() + " files" + merged + ")";
+    long files = plan.files.stream().map(StoredFile::url).distinct().count();
+    return name + where + " (" + files + " files" + merged + ")";
+  }
+
+  @Override
+  public NamedReference[] filterAttributes() {
+    List<String> read = List.of(readSchema().fieldNames());
+    return plan.slices.choosing().stream()
+        .filter(read::contains)
+        .map(name -> Expressions.column(quoted(name)))
+        .toArray(NamedReference[]::new);
+  }
+
+  /**
+   * Spark asks for a batch right afterwards. Only that one lacks file slices: a plan may have the same scan in several
+   * places, with other filters.
+   */
+  @Override
+  public void filter(Predicate[] filters) {
+    listed.set(FileSlices.listed(filters));
   }
 
   @Override
   public Batch toBatch() {
-    return this;
+    Map<String, Set<Object>> values = listed.get();
+    listed.remove();
+    if (values == null || values.isEmpty()) {
+      return this;
+    }
+    ReadPlan some = plan.only(List.of(), values);
+    if (some == plan) {
+      return this;
+    }
+    LOG.info("{}: {} of {} files are read for the keys of a join", name, some.files.size(), plan.files.size());
+    NativeScan found = new NativeScan(
+        name, identity, session, table, columns, filters, conditions, some, kernelOf, asked, otherwise);
+    found.shares = shares();  // Spark takes no more partitions of a bucket than there were
+    return found;
   }
 
   /** Spark tells a scan that it is a stream only when it has been built. */
@@ -167,7 +230,7 @@ final class NativeScan implements Scan, Batch, SupportsReportStatistics {
         byte[][] streams = plan.merged.toArray(byte[][]::new);
         Broadcast<byte[][]> sent = session.sparkContext().broadcast(streams, ClassTag$.MODULE$.apply(byte[][].class));
         for (int number = 0; number < streams.length; number++) {
-          found.add(new NativeReaders.Premerged(sent, number));
+          found.add(new NativeReaders.Premerged(sent, number, bucket(plan.slicesOfStream(number))));
         }
       }
       found.addAll(ofFiles());
@@ -176,17 +239,89 @@ final class NativeScan implements Scan, Batch, SupportsReportStatistics {
     return partitions;
   }
 
-  /** Files are cut into even parts, of which the largest go first to the task that has least. */
+  // Tasks
+
+  /**
+   * How files are divided among tasks.
+   *
+   * @param most about how many bytes a task reads
+   * @param byBucket whether each task reads of one bucket
+   */
+  private record Shares(long most, boolean byBucket) {
+    int tasks(long bytes) {
+      // A bucket that is a little larger than others needs no second task.
+      long parts = byBucket ? Math.round((double) bytes / most) : -Math.floorDiv(-bytes, Math.max(1, most));
+      return (int) Math.max(1, parts);
+    }
+  }
+
+  private synchronized Shares shares() {
+    if (shares == null) {
+      long all = StoredFile.once(plan.files).stream().mapToLong(NativeScan::cost).sum();
+      int cores = session.sparkContext().defaultParallelism();
+      long even = -Math.floorDiv(-all, cores);
+      long most = Math.min(session.sessionState().conf().filesMaxPartitionBytes(), Math.max(OPEN_BYTES, even));
+      Shares bound = new Shares(most, true);
+      shares = new Shares(most, false);
+      if (mayGoByBucket()) {
+        int tasks = byBucket().values().stream()
+            .mapToInt(files -> bound.tasks(files.stream().mapToLong(at -> cost(plan.files.get(at))).sum()))
+            .sum();
+        // More tasks, and log files that are opened for each bucket, cost more than an exchange saves.
+        shares = tasks <= 2 * Math.max(cores, shares.tasks(all)) ? bound : shares;
+      }
+    }
+    return shares;
+  }
+
+  private static long cost(StoredFile file) {
+    return file.wanted() == 0 ? 0 : file.bytes() + OPEN_BYTES;
+  }
+
+  private boolean mayGoByBucket() {
+    return kernel == null
+        && Sparks.groupsPartitionsLate()
+        && session.sessionState().conf().v2BucketingEnabled()
+        && plan.slices.buckets() > 1
+        && plan.slices.bucketColumn().filter(List.of(readSchema().fieldNames())::contains).isPresent()
+        && IntStream.range(0, plan.files.size()).allMatch(file -> plan.slicesOf(file).length == 1)
+        && IntStream.range(0, plan.merged.size()).allMatch(stream -> plan.slicesOfStream(stream).length == 1);
+  }
+
+  private int bucket(int[] slices) {
+    return slices.length == 1 ? plan.slices.bucketOf(slices[0]) : -1;
+  }
+
+  /** The numbers of the files with rows, by bucket. */
+  private Map<Integer, List<Integer>> byBucket() {
+    Map<Integer, List<Integer>> found = new TreeMap<>();
+    for (int file = 0; file < plan.files.size(); file++) {
+      if (plan.files.get(file).wanted() > 0) {
+        found.computeIfAbsent(bucket(plan.slicesOf(file)), bucket -> new ArrayList<>()).add(file);
+      }
+    }
+    return found;
+  }
+
   private List<InputPartition> ofFiles() {
-    List<StoredFile> files = new ArrayList<>(plan.files);
+    List<InputPartition> found = new ArrayList<>();
+    if (shares().byBucket) {
+      Broadcast<long[][]> bits = broadcast(plan.files);
+      byBucket().forEach((bucket, files) -> found.addAll(packed(plan.files, files, bits, bucket)));
+      return found;
+    }
+    List<StoredFile> files = StoredFile.once(plan.files);
     files.removeIf(file -> file.wanted() == 0);
-    long all = files.stream().mapToLong(file -> file.bytes() + OPEN_BYTES).sum();
-    long even = -Math.floorDiv(-all, session.sparkContext().defaultParallelism());
-    long most = Math.min(session.sessionState().conf().filesMaxPartitionBytes(), Math.max(OPEN_BYTES, even));
-    Broadcast<long[][]> bits = broadcast(files);
+    return packed(files, IntStream.range(0, files.size()).boxed().toList(), broadcast(files), -1);
+  }
+
+  /** Files are cut into even parts, of which the largest go first to the task that has least. */
+  private List<InputPartition> packed(
+      List<StoredFile> all, List<Integer> numbers, Broadcast<long[][]> bits, int bucket) {
+    long most = shares().most;
     List<NativeReaders.Files.Piece> pieces = new ArrayList<>();
-    for (int number = 0; number < files.size(); number++) {
-      StoredFile file = files.get(number);
+    for (int number : numbers) {
+      StoredFile file = all.get(number);
       int count = (int) Math.max(1, Math.round((double) file.bytes() / most));
       for (int part = 0; part < count; part++) {
         pieces.add(new NativeReaders.Files.Piece(number, bits == null ? file.part(part, count)
@@ -194,11 +329,12 @@ final class NativeScan implements Scan, Batch, SupportsReportStatistics {
       }
     }
     pieces.sort(Comparator.comparingLong(piece -> -piece.file().share()));
-    int tasks = (int) Math.min(pieces.size(), Math.max(1, -Math.floorDiv(-all, Math.max(1, most))));
+    long bytes = numbers.stream().mapToLong(number -> cost(all.get(number))).sum();
+    int tasks = Math.min(pieces.size(), shares().tasks(bytes));
     PriorityQueue<NativeReaders.Files> filled =
         new PriorityQueue<>(Comparator.comparingLong((NativeReaders.Files task) -> task.bytes));
     for (int task = 0; task < tasks; task++) {
-      filled.add(new NativeReaders.Files(bits));
+      filled.add(new NativeReaders.Files(bits, bucket));
     }
     for (NativeReaders.Files.Piece piece : pieces) {
       NativeReaders.Files least = filled.poll();
@@ -206,6 +342,37 @@ final class NativeScan implements Scan, Batch, SupportsReportStatistics {
       filled.add(least);
     }
     return new ArrayList<>(filled);
+  }
+
+  /** Spark need not move rows to join or group them by the key, if they come bucket by bucket. */
+  @Override
+  public Partitioning outputPartitioning() {
+    if (streamed != null || !shares().byBucket) {
+      return new UnknownPartitioning(0);
+    }
+    String key = quoted(plan.slices.bucketColumn().orElseThrow());
+    Expression bucket = Expressions.bucket(plan.slices.buckets(), key);
+    return new KeyGroupedPartitioning(new Expression[] {bucket}, planInputPartitions().length);
+  }
+
+  /** Base files are sorted by key. A bucket's rows are, if it has one file, which one task reads. */
+  @Override
+  public SortOrder[] outputOrdering() {
+    boolean isSorted = streamed == null
+        && shares().byBucket
+        && plan.merged.isEmpty()
+        && byBucket().values().stream().allMatch(files -> files.size() == 1
+            && !plan.files.get(files.get(0)).keeps()
+            && Math.round((double) plan.files.get(files.get(0)).bytes() / shares().most) <= 1);
+    if (!isSorted) {
+      return new SortOrder[0];
+    }
+    String key = quoted(plan.slices.bucketColumn().orElseThrow());
+    return new SortOrder[] {Expressions.sort(Expressions.column(key), SortDirection.ASCENDING)};
+  }
+
+  private static String quoted(String column) {
+    return "`" + column.replace("`", "``") + "`";
   }
 
   private Broadcast<long[][]> broadcast(List<StoredFile> files) {
@@ -219,7 +386,7 @@ final class NativeScan implements Scan, Batch, SupportsReportStatistics {
   @Override
   public PartitionReaderFactory createReaderFactory() {
     return new NativeReaders(
-        SparkReader.of(session, table, columns.stored(), filters, plan.hadoop, inBatches),
+        SparkReader.of(session, table, columns.stored(), filters, plan, inBatches),
         kernel == null ? null : Errors.unwrapped(() -> python().createReaderFactory()),
         asked,
         columns,
@@ -232,7 +399,7 @@ final class NativeScan implements Scan, Batch, SupportsReportStatistics {
         && scan.identity.equals(identity)
         && scan.readSchema().equals(readSchema())
         && Arrays.equals(scan.filters, filters)
-        && scan.plan.files.size() == plan.files.size();
+        && Objects.equals(scan.plan.chosen, plan.chosen);
   }
 
   @Override

@@ -3,7 +3,9 @@ package lakemerge.spark;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
@@ -13,12 +15,16 @@ import org.apache.spark.sql.connector.read.LocalScan;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.SupportsPushDownAggregates;
-import org.apache.spark.sql.connector.read.SupportsPushDownFilters;
 import org.apache.spark.sql.connector.read.SupportsPushDownLimit;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.execution.datasources.DataSourceStrategy$;
+import org.apache.spark.sql.internal.connector.SupportsPushDownCatalystFilters;
 import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
+import scala.Option;
+import scala.collection.immutable.Seq;
+import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * Makes the scan of a query: with the columns that it needs, without files and row groups that its filters rule out,
@@ -27,12 +33,14 @@ import org.apache.spark.sql.types.StructType;
 final class NativeScanBuilder
     implements ScanBuilder,
         SupportsPushDownRequiredColumns,
-        SupportsPushDownFilters,
+        SupportsPushDownCatalystFilters,
         SupportsPushDownAggregates,
         SupportsPushDownLimit {
   private final Source source;
   private final SparkSession session;
   private StructType columns;
+  /** What all rows that are needed meet, and what data sources know of it. */
+  private final List<Expression> wanted = new ArrayList<>();
   private Filter[] filters = {};
   private final List<String> conditions = new ArrayList<>();
   private long limit = -1;
@@ -91,9 +99,10 @@ final class NativeScanBuilder
   }
 
   @Override
-  public Filter[] pushFilters(Filter[] given) {
-    filters = given;
-    for (Filter filter : given) {
+  public Seq<Expression> pushFilters(Seq<Expression> given) {
+    wanted.addAll(CollectionConverters.asJava(given));
+    filters = translated(wanted);
+    for (Filter filter : filters) {
       Predicate predicate = filter.toV2();
       if (Filters.isOf(source.schema(), predicate)) {
         Filters.text(predicate).ifPresent(conditions::add);
@@ -102,9 +111,19 @@ final class NativeScanBuilder
     return given;
   }
 
+  /** What data sources know of conditions. */
+  private static Filter[] translated(List<Expression> conditions) {
+    return conditions.stream()
+        .filter(condition -> !condition.exists(Filters::isOld))
+        .map(condition -> DataSourceStrategy$.MODULE$.translateFilter(condition, true))
+        .filter(Option::isDefined)
+        .map(Option::get)
+        .toArray(Filter[]::new);
+  }
+
   @Override
-  public Filter[] pushedFilters() {
-    return filters;
+  public Predicate[] pushedFilters() {
+    return Arrays.stream(filters).map(Filter::toV2).toArray(Predicate[]::new);
   }
 
   @Override
@@ -126,7 +145,7 @@ final class NativeScanBuilder
 
   /** Whether all that is asked for is the number of rows, which the plan knows. */
   private boolean countsRows(Aggregation aggregation) {
-    return filters.length == 0
+    return wanted.isEmpty()
         && aggregation.groupByExpressions().length == 0
         && aggregation.aggregateExpressions().length > 0
         && Arrays.stream(aggregation.aggregateExpressions()).allMatch(CountStar.class::isInstance)
@@ -151,24 +170,37 @@ final class NativeScanBuilder
     if (counts > 0) {
       return new Count(source.name(), counts, planned().rows());
     }
-    ReadPlan some = limit < 0 ? planned() : planned().limited(limit);
+    ReadPlan some = planned().only(wanted, Map.of());
+    if (limit >= 0) {
+      some = some.limited(limit);
+    }
     // Rows without columns still have to be counted, by one column.
     StructType asked = columns.isEmpty() ? new StructType().add(source.schema().apply(0)) : columns;
-    PythonSource kernel = some.kernel == null
-        ? null
-        : source.kernel(some, NativeReads.names(asked, source::stored), conditions);
     return new NativeScan(
         source.name(),
         List.of(source.identity(), limit),
         session,
         source.schema(),
         named,
-        filters,
+        inFiles(some.fileNames),
         conditions,
         some,
-        kernel,
+        part -> part.kernel == null
+            ? null
+            : source.kernel(part, NativeReads.names(asked, source::stored), conditions),
         asked,
         () -> source.otherwise(columns, filters));
+  }
+
+  /** The filters under the names that columns have in files. */
+  private Filter[] inFiles(Map<String, String> names) {
+    if (names.isEmpty()) {
+      return filters;
+    }
+    return translated(wanted.stream()
+        .map(condition -> FileSlices.replaced(
+            condition, column -> column.withName(names.getOrDefault(column.name(), column.name()))))
+        .toList());
   }
 
   /** The number of rows, once for each time that it is asked for. */

@@ -1,6 +1,7 @@
 package lakemerge.spark;
 
 import java.io.Closeable;
+import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.Serializable;
 import java.lang.reflect.Field;
@@ -119,8 +120,9 @@ final class SparkReader implements Serializable {
   /**
    * @param table the columns of the table
    * @param columns those that are read, perhaps with fewer fields of structs
-   * @param filters leave out row groups and pages; rows that do not meet them may come all the same
-   * @param hadoop options of Hadoop's file systems
+   * @param filters leave out row groups and pages, under the names that columns have in files; rows that do not meet
+   *     them may come all the same
+   * @param plan says how files are reached, and what they call columns
    * @param inBatches what {@link #readsBatches} said when the query was planned
    */
   static SparkReader of(
@@ -128,9 +130,9 @@ final class SparkReader implements Serializable {
       StructType table,
       StructType columns,
       Filter[] filters,
-      Map<String, String> hadoop,
+      ReadPlan plan,
       boolean inBatches) {
-    Map<String, String> options = new HashMap<>(hadoop);
+    Map<String, String> options = new HashMap<>(plan.hadoop);
     options.putAll(OPTIONS);
     options.put(FileFormat$.MODULE$.OPTION_RETURNING_BATCH(), Boolean.toString(inBatches));
     if (hasFloats(table)) {
@@ -139,19 +141,27 @@ final class SparkReader implements Serializable {
     }
     scala.collection.immutable.Map<String, String> given = scala.collection.immutable.Map.from(
         CollectionConverters.asScala(options));
-    StructType asked = PythonSource.plain(columns);
+    StructType asked = inFiles(columns, plan.fileNames);
     if (!inBatches) {
       asked = asked.add(ParquetFileFormat.ROW_INDEX_TEMPORARY_COLUMN_NAME(), DataTypes.LongType);
     }
     Function1<PartitionedFile, Iterator<InternalRow>> read = new ParquetFileFormat().buildReaderWithPartitionValues(
         session,
-        PythonSource.plain(table),
+        inFiles(table, plan.fileNames),
         new StructType(),
         asked,
         CollectionConverters.asScala(Arrays.asList(filters)).toList(),
         given,
         new PinnedConfiguration(session.sessionState().newHadoopConfWithOptions(given)));
     return new SparkReader(read, columns, filters.length > 0);
+  }
+
+  private static StructType inFiles(StructType columns, Map<String, String> names) {
+    StructType found = new StructType();
+    for (StructField column : PythonSource.plain(columns).fields()) {
+      found = found.add(names.getOrDefault(column.name(), column.name()), column.dataType(), true);
+    }
+    return found;
   }
 
   private static boolean hasFloats(DataType type) {
@@ -169,15 +179,25 @@ final class SparkReader implements Serializable {
 
   private Iterator<InternalRow> opened(StoredFile file) {
     InputFileBlockHolder.set(file.url(), file.start(), file.share());  // for input_file_name() in a query
-    return read.apply(new PartitionedFile(
-        InternalRow.empty(),
-        SparkPath.fromPath(new Path(file.url())),
-        file.start(),
-        file.end() - file.start(),
-        new String[0],
-        0L,
-        file.bytes(),
-        scala.collection.immutable.Map$.MODULE$.empty()));
+    try {
+      return read.apply(new PartitionedFile(
+          InternalRow.empty(),
+          SparkPath.fromPath(new Path(file.url())),
+          file.start(),
+          file.end() - file.start(),
+          new String[0],
+          0L,
+          file.bytes(),
+          scala.collection.immutable.Map$.MODULE$.empty()));
+    } catch (Exception error) {  // Scala's code throws checked exceptions, too
+      if (error instanceof FileNotFoundException) {
+        throw Errors.refusal(
+            "table-damaged",
+            "file " + file.url() + " is missing. If a vacuum deleted it, read a newer version; otherwise run"
+                + " `lakemerge check`");
+      }
+      throw error;
+    }
   }
 
   private static void close(Iterator<?> rows) throws IOException {

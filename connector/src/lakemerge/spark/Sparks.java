@@ -43,6 +43,14 @@ public final class Sparks {
     return !version.startsWith("4.0.");
   }
 
+  /**
+   * Whether Spark puts partitions of the same bucket together only where a query needs it (from 4.2 on). Before, it
+   * does so in each query, which then has no more tasks than there are buckets.
+   */
+  static boolean groupsPartitionsLate() {
+    return isThere("org.apache.spark.sql.execution.datasources.v2.GroupPartitionsExec");
+  }
+
   /** What is wrong with a Spark; nothing if it has all that is needed. */
   public static Optional<String> problem(String version, List<String> needed) {
     return needed.stream().filter(each -> !isThere(each)).findFirst().map(each ->

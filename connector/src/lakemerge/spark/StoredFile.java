@@ -1,6 +1,10 @@
 package lakemerge.spark;
 
 import java.io.Serializable;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
 
 /**
  * A Parquet file of a table, or a part of one, and which of its rows a version has.
@@ -10,17 +14,41 @@ import java.io.Serializable;
  * @param rows the rows of the whole file; -1 if the table does not say
  * @param wanted how many of them the version has
  * @param bits a bit for each row, up to the last that is set; {@code null}: the version has all rows
+ * @param skipped before the first of the bits there are so many words without any that is set
  * @param keeps whether the bits are set for the rows that the version has, or for those that it does not have
  * @param start where the part begins
  * @param end where it ends
  */
 record StoredFile(
-    String url, long bytes, long rows, long wanted, long[] bits, boolean keeps, long start, long end)
+    String url, long bytes, long rows, long wanted, long[] bits, int skipped, boolean keeps, long start, long end)
     implements Serializable {
 
   /** A file as a whole. */
-  StoredFile(String url, long bytes, long rows, long wanted, long[] bits, boolean keeps) {
-    this(url, bytes, rows, wanted, bits, keeps, 0, Long.MAX_VALUE);
+  StoredFile(String url, long bytes, long rows, long wanted, long[] bits, int skipped, boolean keeps) {
+    this(url, bytes, rows, wanted, bits, skipped, keeps, 0, Long.MAX_VALUE);
+  }
+
+  /** Whole files, each once. The same log file has records of several file slices. */
+  static List<StoredFile> once(List<StoredFile> files) {
+    Map<String, StoredFile> found = new LinkedHashMap<>();
+    for (StoredFile file : files) {
+      found.merge(file.url, file, StoredFile::with);
+    }
+    return new ArrayList<>(found.values());
+  }
+
+  private StoredFile with(StoredFile other) {
+    if (!keeps || !other.keeps) {
+      throw new IllegalArgumentException("a plan names " + url + " twice");
+    }
+    int begin = Math.min(skipped, other.skipped);
+    long[] both = new long[Math.max(skipped + bits.length, other.skipped + other.bits.length) - begin];
+    for (StoredFile each : List.of(this, other)) {
+      for (int word = 0; word < each.bits.length; word++) {
+        both[each.skipped - begin + word] |= each.bits[word];
+      }
+    }
+    return new StoredFile(url, bytes, rows, wanted + other.wanted, both, begin, true);
   }
 
   /** One of some even parts. Spark reads the row groups whose middle is in the part. */
@@ -28,7 +56,7 @@ record StoredFile(
     long from = bytes * number / count;
     // The last part has no end, so that no row group is lost if the file is longer than the table says.
     long to = number + 1 == count ? Long.MAX_VALUE : bytes * (number + 1) / count;
-    return new StoredFile(url, bytes, rows, wanted, bits, keeps, from, to);
+    return new StoredFile(url, bytes, rows, wanted, bits, skipped, keeps, from, to);
   }
 
   boolean isWhole() {
@@ -46,12 +74,12 @@ record StoredFile(
   }
 
   StoredFile withBits(long[] other) {
-    return new StoredFile(url, bytes, rows, wanted, other, keeps, start, end);
+    return new StoredFile(url, bytes, rows, wanted, other, skipped, keeps, start, end);
   }
 
   /** Whether the version has a row. */
   boolean has(long row) {
-    int word = (int) (row >> 6);
-    return bits == null || (word < bits.length && (bits[word] >> row & 1) != 0) == keeps;
+    int word = (int) (row >> 6) - skipped;
+    return bits == null || (word >= 0 && word < bits.length && (bits[word] >> row & 1) != 0) == keeps;
   }
 }
