@@ -3,8 +3,11 @@ numbers of all its records. Theta sketches and bitmaps say so exactly, and HLL s
 
 from __future__ import annotations
 
+import functools
 import random
+import struct
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 import datasketches
@@ -12,6 +15,8 @@ import pyarrow as pa
 import pyroaring
 import pytest
 
+from mergers.builtin.functions.hll import hll_content, hll_union
+from tests.property.effort import some
 from tests.unit.mergers.folds import build, fold_frames, shape_of
 
 FUNCTIONS: dict[str, Any] = {
@@ -51,6 +56,93 @@ def same_numbers(name: str, value: bytes, numbers: set[int]) -> bool:
             return set(pyroaring.BitMap.deserialize(value)) == numbers
         case _:
             return {number >> 40 for number in pyroaring.BitMap64.deserialize(value)} == numbers
+
+
+KINDS = (datasketches.HLL_4, datasketches.HLL_6, datasketches.HLL_8)
+MOST_COUPONS = {7: 7, 8: 24, 10: 96, 12: 384}
+"""By ``lg_k``, how many hashes a sketch keeps before it has registers."""
+
+
+def hll(numbers: Iterable[int], lg_k: int, kind: Any) -> bytes:
+    sketch = datasketches.hll_sketch(lg_k, kind)
+    for number in numbers:
+        sketch.update(number)
+    return bytes(sketch.serialize_compact())
+
+
+@functools.cache
+def hashed(number: int) -> tuple[int, int]:
+    """The slot and the value of a number: the one hash of a sketch that holds nothing else."""
+    (told,) = struct.unpack("<I", hll([number], 12, datasketches.HLL_8)[8:])
+    return told & (1 << 26) - 1, told >> 26
+
+
+def has_registers(sketch: bytes) -> bool:
+    return sketch[7] & 3 == 2
+
+
+def content(sketch: bytes) -> list[int] | set[tuple[int, int]]:
+    """The registers of a sketch, as the library tells them, or its slots and values."""
+    copy = datasketches.hll_union(21)
+    copy.update(datasketches.hll_sketch.deserialize(sketch))
+    wide = bytes(copy.get_result(datasketches.HLL_8).serialize_compact())
+    if has_registers(sketch):
+        return list(wide[40:])
+    told = struct.unpack(f"<{(len(wide) - 8) // 4}I", wide[8:])
+    return {(one & (1 << 26) - 1, one >> 26) for one in (told[1:] if wide[7] & 3 else told)}
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["one size", "several sizes"])
+@pytest.mark.parametrize("seed", some(range(16)))
+def test_the_bytes_of_hll_unions_depend_on_the_sketches_alone(seed: int, mixed: bool) -> None:
+    """Not on their order, nor on where a state was stored in between. A union holds what the numbers give."""
+    rng = random.Random(seed)
+    lg_k = rng.choice(sorted(MOST_COUPONS))
+    most = 1 << lg_k
+    shape = shape_of({"h": pa.binary()})
+    merger = build("aggregate", {"aggregates": {"h": {"function": "hll_sketch", "lg_k": lg_k}}}, shape)
+    for _ in range(8):
+        counts = [rng.choice([0, 1, 7, 8, 9, most // 16, most // 8, most // 3, 5 * most]) for _ in "12345"]
+        sets = [set(rng.sample(range(30_000), count)) for count in counts[: rng.randint(2, 5)]]
+        sizes = [rng.choice([4, 7, 10, 12, 14]) if mixed else lg_k for _ in sets]
+        sketches = [hll(one, size, rng.choice(KINDS)) for one, size in zip(sets, sizes, strict=True)]
+        records = [("+U", 1, sketch) for sketch in sketches]
+        [(_, union)] = fold_frames(merger, shape, records)
+        at = rng.randrange(1, len(records))
+        turned = rng.sample(records, len(records))
+        for commits in ([records[:at], records[at:]], [[one] for one in records], [turned], [records, records]):
+            assert fold_frames(merger, shape, *commits, compact=True) == [(1, union)]
+        hashes = {hashed(number) for number in set().union(*sets)}
+        limits = [size for size, sketch in zip(sizes, sketches, strict=True) if has_registers(sketch)]
+        if not limits and len(hashes) <= MOST_COUPONS[lg_k]:
+            assert content(union) == hashes
+            continue
+        expected = [0] * (1 << min([lg_k, *limits]))
+        for slot, value in hashes:
+            place = slot % len(expected)
+            expected[place] = max(expected[place], value)
+        assert content(union) == expected
+        estimate = datasketches.hll_sketch.deserialize(union).get_estimate()
+        assert estimate == pytest.approx(len(hashes), rel=5 * 1.04 / len(expected) ** 0.5, abs=2)
+
+
+def test_a_union_of_one_size_has_the_registers_that_the_library_writes() -> None:
+    """All but the estimate of additions in their order, and the flag that says that there is one."""
+    for lg_k in range(7, 16):
+        for count in (3, 40, 1 << lg_k, 30 << lg_k):
+            pair = [hll(range(start, start + count), lg_k, datasketches.HLL_4) for start in (0, count // 2)]
+            union = datasketches.hll_union(lg_k)
+            for one in pair:
+                union.update(datasketches.hll_sketch.deserialize(one))
+            theirs = bytes(union.get_result().serialize_compact())
+            ours = hll_union(lg_k, [hll_content(datasketches, one) for one in pair])
+            if has_registers(theirs):
+                at = 40 + (1 << lg_k) // 2
+                assert (ours[:5], ours[6:8], ours[16:at]) == (theirs[:5], theirs[6:8], theirs[16:at])
+                assert (ours[5], ours[8:16]) == (8 | 16, bytes(8))
+                assert sorted(struct.iter_unpack("<I", ours[at:])) == sorted(struct.iter_unpack("<I", theirs[at:]))
+            else:
+                assert (len(ours), ours[:8], content(ours)) == (len(theirs), theirs[:8], content(theirs))
 
 
 @pytest.mark.parametrize("compact", [False, True])

@@ -11,12 +11,13 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import pyarrow as pa
 
 from mergers.builtin.functions.base import ColumnEvents, Function
+from mergers.builtin.functions.hll import HllContent, hll_content, hll_union
 from mergers.builtin.functions.picks import take
 from mergers.errors import InstallError
 
@@ -62,10 +63,14 @@ class _Union(Function):
     def unite(self, values: Iterable[object]) -> bytes:
         """The union of parsed values."""
 
+    def check(self, value: bytes) -> None:
+        """Raise one of ``_DAMAGED`` if the bytes are no such value."""
+        self.parse(value)
+
     def check_additions(self, values: pa.Array) -> str | None:
         for value in _bytes(values):
             try:
-                self.parse(value)
+                self.check(value)
             except _DAMAGED as error:
                 return f"a value is no {self.name}: {error}"
         return None
@@ -109,13 +114,15 @@ def _lg_k(name: str, options: Mapping[str, object], low: int, high: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class HllSketch(_Union):
-    """``lg_k``: the binary logarithm of the size of a union."""
+    """``lg_k``: the binary logarithm of the size of a union.
+
+    The library's own union depends on order: in its bytes, and where sketches of three sizes meet it loses numbers.
+    So sketches are united here, and the library only reads them.
+    """
 
     name = "hll_sketch"
-    # The estimate hardly changes, but the bytes of a union depend on the order in which sketches were united.
-    commutative = False
-    associative = False
-    idempotent = False
+    unites = True
+    idempotent = False  # one sketch alone stays as it came, and united with itself it is written anew
 
     lg_k: int = 12
 
@@ -123,11 +130,14 @@ class HllSketch(_Union):
     def build(cls, kind: pa.DataType, options: Mapping[str, object]) -> Self:
         return cls(kind, _lg_k(cls.name, options, 7, 21))
 
+    def check(self, value: bytes) -> None:
+        _library("datasketches").hll_sketch.deserialize(value)
+
     def parse(self, value: bytes) -> object:
-        return _library("datasketches").hll_sketch.deserialize(value)
+        return hll_content(_library("datasketches"), value)
 
     def unite(self, values: Iterable[object]) -> bytes:
-        return _unite(_library("datasketches").hll_union(self.lg_k), values, "serialize_compact")
+        return hll_union(self.lg_k, cast("Iterable[HllContent]", values))
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,6 +225,9 @@ def test_laws() -> None:
     assert laws("last_value") == Laws(associative=True)
     assert {laws(name, late=True) for name in ("sum", "max", "last_value")} == {Laws()}  # a clear remembers an ordering
     assert laws("product") == Laws()
+    sketch = shape_of({"h": pa.binary()})
+    hll = build("aggregate", {"aggregates": {"h": "hll_sketch"}}, sketch)
+    assert hll.laws(sketch, full_frames=True) == Laws(associative=True, commutative=True)
     floats = build("aggregate", {"aggregates": {"f": "sum"}}, plain)
     assert not floats.laws(plain, full_frames=True).associative
 
