@@ -187,7 +187,7 @@ def find_clusters(
     :param one_per: the datasets of which a cluster has at most one entity.
     """
     edges = _Edges.of(rules, held, LeftOut.none() if left_out is None else left_out)
-    root, chained, cut = _within(limit, len(datasets), edges)
+    root, chained, cut = _within(limit, len(datasets), edges, edges.strengths(rules))
     cuts: tuple[Cut, ...] = ()
     uncut = None
     if rules.different or one_per:
@@ -223,9 +223,12 @@ def grouped(root: Ints, datasets: Ints, ids: pa.Array, deleted: Bools) -> Cluste
     )
 
 
-def _within(limit: int | None, count: int, edges: _Edges) -> tuple[Ints, Ints, Ints]:
+def _within(limit: int | None, count: int, edges: _Edges, widths: Ints) -> tuple[Ints, Ints, Ints]:
     """The first entity of the cluster of each; that of the cluster that an uncut chain would make, or -1; and the
-    groups of edges that are cut."""
+    groups of edges that are cut.
+
+    :param widths: for each group how soon it is cut: the highest goes first.
+    """
     root = components(count, edges.left, edges.right)
     chained = np.full(count, -1, dtype=np.int64)
     none = np.empty(0, dtype=np.int64)
@@ -237,10 +240,10 @@ def _within(limit: int | None, count: int, edges: _Edges) -> tuple[Ints, Ints, I
     while large.any():
         # Groups that hold large clusters together; each lies in one cluster.
         groups = np.flatnonzero(alive & large[edges.firsts])
-        cluster, widths = root[edges.firsts[groups]], edges.widths[groups]
+        cluster, own = root[edges.firsts[groups]], widths[groups]
         widest = np.zeros(count, dtype=np.int64)
-        np.maximum.at(widest, cluster, widths)
-        alive[groups[widths == widest[cluster]]] = False
+        np.maximum.at(widest, cluster, own)
+        alive[groups[own == widest[cluster]]] = False
         kept = alive[edges.groups]
         root = components(count, edges.left[kept], edges.right[kept])
         large = np.bincount(root, minlength=count)[root] > limit
@@ -327,6 +330,11 @@ class _Edges:
     """How many entities hold it."""
     firsts: Ints
     """Its first holder."""
+
+    def strengths(self, rules: Rules) -> Ints:
+        """For each group how many hold its value; 1 for what an override joins, which is cut after all values."""
+        same = [number for number, numbers in enumerate(rules.classes) if set(numbers) & set(rules.same)]
+        return np.where(np.isin(self.classes, same), 1, self.widths)
 
     def groups_in(self, inside: Bools, held: Held, *, without: Ints) -> Iterator[Group]:
         """The values that join chosen entities.

@@ -226,6 +226,12 @@ def _datasets(given: Any, problems: list[str]) -> dict[str, Dataset]:
         values = [str(getattr(dataset, what)) for dataset in found.values()]
         if twice := sorted({value for value in values if values.count(value) > 1}):
             problems.append(f"datasets: {', '.join(map(repr, twice))} appears twice; a dataset appears once")
+    problems += [
+        f"datasets: {dataset.name!r} is the name of dataset {alias!r} and the alias of another one; overrides and "
+        "options could mean either, so rename one of them"
+        for alias, dataset in found.items()
+        if dataset.name != alias and dataset.name in found
+    ]
     return found
 
 
@@ -274,6 +280,8 @@ def _overrides(given: Any, datasets: Mapping[str, Dataset], problems: list[str])
         problems.append(f"overrides must be a path, a LakeTable or a Dataset, not {shown(given)}")
         return None
     one = given if isinstance(given, Dataset) else Dataset(given)
+    if one.deleted is not None:
+        problems.append("overrides: deleted marks rows of datasets; to take an override back, delete its row")
     found = Dataset(one.table, one.name or "overrides", one.id_columns, None, one.storage_options)
     if found.place in {dataset.place for dataset in datasets.values()}:
         problems.append("overrides: the table is a dataset, too; it must be one of its own")

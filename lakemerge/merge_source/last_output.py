@@ -16,7 +16,7 @@ from lakemerge.merge_source.output_ids import OldClusters
 from lakemerge.merge_source.state import ENTITY
 from lakemerge.table.table import LakeTable
 
-__all__ = ["confirmed", "seen_clusters"]
+__all__ = ["completed", "confirmed", "seen_clusters"]
 
 
 def seen_clusters(output: LakeTable, shape: OutputShape, remembered: OldClusters) -> tuple[OldClusters, int]:
@@ -59,6 +59,33 @@ def confirmed(told: OldClusters, seen: OldClusters) -> OldClusters:
     for name in ("hash", "written"):
         columns[name] = pc.if_else(same, columns[name], pa.scalar(None, columns[name].type))
     return replace(seen, records=pa.table(columns))
+
+
+def completed(told: OldClusters, seen: OldClusters) -> OldClusters:
+    """What the state says, and the rows of the output that the state knows nothing of. The hashes of rows that the
+    output does not have as the state says are taken away: they are written again.
+
+    :param told: the clusters as the state has them.
+    """
+    at = pc.index_in(told.output_ids, value_set=seen.output_ids)
+    same = at.is_valid()
+    for name in ("hash", "written", "updated"):
+        one, other = strings(told.records, name), strings(seen.records, name).take(at)
+        same = pc.and_(same, pc.fill_null(pc.equal(one, other), False))
+    columns = {name: strings(told.records, name) for name in told.records.column_names}
+    for name in ("hash", "written"):
+        columns[name] = pc.if_else(same, columns[name], pa.scalar(None, columns[name].type))
+    strange = pc.invert(pc.is_in(seen.output_ids, value_set=told.output_ids)).to_numpy(zero_copy_only=False)
+    sizes = np.diff(seen.offsets)
+    inside = np.repeat(strange, sizes)
+    others = seen.records.filter(pa.array(strange)).select(list(columns))
+    return OldClusters(
+        pa.concat_tables([pa.table(columns), others], promote_options="permissive").combine_chunks(),
+        np.concatenate([told.offsets, told.offsets[-1] + np.cumsum(sizes[strange], dtype=np.int64)]),
+        np.concatenate([told.datasets, seen.datasets[inside]]),
+        contiguous(pa.chunked_array([told.ids, seen.ids.filter(pa.array(inside))], pa.string())),
+        np.append(np.zeros(len(told), dtype=np.bool_), np.ones(int(strange.sum()), dtype=np.bool_)),
+    )
 
 
 def _records(rows: pa.Table, shape: OutputShape, remembered: OldClusters) -> pa.Table:

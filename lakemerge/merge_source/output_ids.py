@@ -60,6 +60,8 @@ class OldClusters:
     datasets: Ints
     """The datasets of the members; -1 for a dataset that was removed."""
     ids: pa.Array
+    strange: Bools | None = None
+    """Which of the clusters the state knows nothing of, though it can be trusted; ``None``: none."""
 
     def __len__(self) -> int:
         return self.records.num_rows
@@ -72,6 +74,11 @@ class OldClusters:
     def live(self) -> Bools:
         """Which of the clusters were no deleted entities."""
         return ~strings(self.records, "deleted").fill_null(False).to_numpy(zero_copy_only=False)
+
+    @property
+    def unknown(self) -> Bools:
+        """Which of the clusters the state knows nothing of."""
+        return np.zeros(len(self), dtype=np.bool_) if self.strange is None else self.strange
 
     @staticmethod
     def of(old: pa.Table) -> OldClusters:
@@ -118,7 +125,7 @@ def too_many(rules: Rules, aliases: Sequence[str], link: Link, count: int | None
 
     :param count: how many entities there are; ``None`` if not all were read.
     """
-    rule = " = ".join(rules.shown(number, aliases) for number in link.expressions)
+    rule = " = ".join(dict.fromkeys(rules.shown(number, aliases) for number in link.expressions))
     many = f"{count}" if count is not None else f"more than {limit}"
     return MaxMergedError(
         f"{many} entities would be merged into one, and max_merged is {limit}; the value {shown_value(link.value)} of "
@@ -172,7 +179,8 @@ def check_ids(
 
 def collision(output_id: str) -> IdCollisionError:
     return IdCollisionError(
-        f"two merged entities would have the id {output_id!r}. Nothing was changed. Give entities ids that differ",
+        f"two merged entities would have the id {output_id!r}. Nothing was changed. Give entities ids that differ, or "
+        "use identity 'stable'",
         id=output_id,
     )
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge.errors import DatasetsMissingError, MergeConfigError, VersionNotFoundError
+from lakemerge.errors import DatasetsMissingError, InputError, MergeConfigError, VersionNotFoundError
 from lakemerge.merge_source.config import MergeConfig
 from lakemerge.merge_source.entity_states import Fresh, held_lists, held_of, ints, strings
 from lakemerge.merge_source.ids import ids_of, key_texts
@@ -184,6 +184,19 @@ class OverrideTable:
         names = self.input.shape.schema.names if self.input.shape is not None else []
         return [name for name in names if name.lower() in (*_COLUMNS, *_TOLD)]
 
+    def _check_once(self, keys: pa.Array) -> None:
+        """Raise :class:`lakemerge.InputError` if two overrides have one key. They cannot in a table that has a key."""
+        if isinstance(self.input.table, LakeTable):
+            return
+        counts = pc.value_counts(keys)
+        twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+        if len(twice):
+            raise InputError(
+                f"the table of overrides at {self.input.dataset.url} has the key {twice[0].as_py()!r} twice. Nothing "
+                "was changed. Give each override a key of its own",
+                id=twice[0].as_py(),
+            )
+
     def _holdings(self, tables: Sequence[pa.Table]) -> Holdings:
         shape = self.input.shape
         tables = [table for table in tables if table.num_rows]
@@ -193,6 +206,7 @@ class OverrideTable:
             [table.select(list(dict.fromkeys([*shape.id_columns, *self._columns]))) for table in tables]
         )
         keys = ids_of(rows, shape.id_columns)
+        self._check_once(keys)
         given = {name.lower(): strings(rows, name) for name in rows.column_names}
         places = {name: place for place, name in enumerate(self.config.names)}
         places |= {alias: place for place, alias in enumerate(self.config.aliases)}

@@ -89,7 +89,9 @@ def shown(given: LeftOut, config: MergeConfig, top: int) -> tuple[LeftOutValue, 
     values = given.values.take(pa.array(order)).to_pylist()
     return tuple(
         LeftOutValue(
-            rule=" = ".join(config.rules.shown(one, config.aliases) for one in config.rules.classes[number]),
+            rule=" = ".join(
+                dict.fromkeys(config.rules.shown(one, config.aliases) for one in config.rules.classes[number])
+            ),
             value=shown_value(value),
             count=count,
             chain=chain,

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from lakemerge.errors import SchemaError
 from lakemerge.merge_source.clusters import Clusters
-from lakemerge.merge_source.combine import OutputShape, combine
+from lakemerge.merge_source.combine import STABLE, OutputShape, combine
 from lakemerge.merge_source.entity_states import Fresh, assemble, strings
 from lakemerge.merge_source.inputs import Input
 from lakemerge.merge_source.member_rows import Chunks, SoughtRows
@@ -59,7 +59,8 @@ def target_schema(output: pa.Schema, shape: OutputShape) -> pa.Schema:
     """
     fields = {field.name.lower(): field for field in output}
     problems = []
-    for field in shape.fields:
+    # A source may have been created with ids that are not stable.
+    for field in (*(STABLE if shape.stable else ()), *shape.fields):
         known = fields.get(field.name.lower())
         if known is None:
             fields[field.name.lower()] = field

@@ -32,7 +32,7 @@ class Rules:
     """All rules of a configuration. Two are equal if they mean the same, in whatever order they are written."""
 
     expressions: tuple[Expression, ...]
-    """Each expression once, sorted by text. The number of an expression is its place here."""
+    """Each expression once, sorted by dataset and text. The number of an expression is its place here."""
     classes: tuple[tuple[int, ...], ...]
     """The numbers of each class's expressions. If each pair is a rule by itself, an expression may be in several."""
     alone: tuple[int, ...] = ()
@@ -109,7 +109,7 @@ def rules_of(pairs: Sequence[tuple[Expression, Expression]], *, pairwise: bool) 
     # Of several spellings of an expression one is shown, whatever the order of the rules.
     spellings = sorted((expression for pair in pairs for expression in pair), key=lambda one: repr(one.node))
     by_text = {expression.text: expression for expression in reversed(spellings)}
-    expressions = [by_text[text] for text in sorted(by_text)]
+    expressions = sorted(by_text.values(), key=lambda one: (one.dataset, one.text))
     numbers = {expression.text: number for number, expression in enumerate(expressions)}
     groups = {tuple(sorted({numbers[one.text], numbers[other.text]})) for one, other in pairs}
     classes = groups if pairwise else {tuple(sorted(group)) for group in _joined(groups)}

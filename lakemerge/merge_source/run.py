@@ -10,11 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pyarrow as pa
 
+from lakemerge.commits.provenance import Along
+from lakemerge.delta.actions import Txn
 from lakemerge.errors import CommitConflictError, FullRunNeededError, LakeMergeError, VersionNotFoundError
 from lakemerge.merge_source.columns import found_in, warn_of_kinds
 from lakemerge.merge_source.combine import OutputShape
@@ -36,8 +38,19 @@ from lakemerge.merge_source.results import IdChanges, RunResult
 from lakemerge.merge_source.run_effects import Plan
 from lakemerge.merge_source.run_plans import LastOutput, Work, plan_changes, plan_everything
 from lakemerge.merge_source.spool import Spool
-from lakemerge.merge_source.state import APPLICATION, RETIRED, DatasetState, Meta, State, deletes, records, write_rows
+from lakemerge.merge_source.state import (
+    APPLICATION,
+    NEXT_ID,
+    RETIRED,
+    DatasetState,
+    Meta,
+    State,
+    deletes,
+    records,
+    write_rows,
+)
 from lakemerge.table.table import LakeTable
+from lakemerge.write.start import OwnTxn
 from mergers.interrupts import is_foreign
 from mergers.logs import logger
 
@@ -120,8 +133,8 @@ class _Run:
         """``None``: another run was faster."""
         if self._done > self._state.number:
             return None
-        trusted = self._check_own_tables()
-        if trusted and not self._dry_run:
+        spoilt = self._restored()
+        if not spoilt and not self._dry_run:
             self._catch_up()
         inputs = [open_input(place, one, self._tables.access) for place, one in enumerate(self._config.inputs)]
         check_missing(self._meta, self._config, inputs)
@@ -160,10 +173,11 @@ class _Run:
                 overrides=overrides,
                 tells_ids=self._dry_run,
             )
-            plan = Plan(next_id=self._meta.next_id)
+            plan = Plan(next_id=self._state.next_id)
             try:
                 if before.everything:
-                    last: LastOutput = "output" if behind or not trusted else "both" if self._full else "state"
+                    is_lost = behind or "state" in spoilt
+                    last: LastOutput = "output" if is_lost else "both" if self._full else "state"
                     bars = plan_everything(work, before.offsets, plan, last_output=last)
                 else:
                     bars = plan_changes(work, plan)
@@ -188,21 +202,22 @@ class _Run:
         kept = self._config.retention_ms
         return None if kept is None else self._now_ms() - kept
 
-    def _check_own_tables(self) -> bool:
-        """Whether output and state are as runs left them. If they are not, and the run is no full run, it raises
-        :class:`FullRunNeededError`."""
+    def _restored(self) -> set[str]:
+        """Which of ``state`` and ``output`` are not as runs left them. If one is not, and the run is no full run, it
+        raises :class:`FullRunNeededError`."""
         meta, view = self._meta, self._output.opened.view
-        problem = None
+        found = set()
         if meta.run and self._state.restore_epoch != meta.state_epoch:
-            problem = "its state"
-        elif meta.run and (view.snapshot.metadata.id, view.state.restore_epoch) != (meta.output_id, meta.output_epoch):
-            problem = "its output"
-        if problem is not None and not self._full:
+            found.add("state")
+        if meta.run and (view.snapshot.metadata.id, view.state.restore_epoch) != (meta.output_id, meta.output_epoch):
+            found.add("output")
+        if found and not self._full:
+            which = "state" if "state" in found else "output"
             raise FullRunNeededError(
-                f"{problem} was restored to an earlier version, or recreated, since the last run of the merge source "
+                f"its {which} was restored to an earlier version, or recreated, since the last run of the merge source "
                 f"{self._output.url}. Run with full=True"
             )
-        return problem is None
+        return found
 
     def _catch_up(self) -> None:
         """Write the rows that the last run did not write because it was cut short."""
@@ -263,7 +278,10 @@ class _Run:
         """Write the state. False if another run was faster."""
         tables = [*plan.records, *self._retired_records(plan, meta), _meta_record(meta)]
         frame = pa.concat_tables(tables)
-        result = self._tables.state.upsert(frame, kind_column="_kind", txn=(APPLICATION, self._number))
+        number = Txn(NEXT_ID, meta.next_id, self._tables.state.opened.handle.now_ms())
+        along = Along((number,) if meta.next_id > 1 else ())
+        own = cast("tuple[str, int]", OwnTxn(APPLICATION, self._number, along))
+        result = self._tables.state.upsert(frame, kind_column="_kind", txn=own)
         return result.mode != "repeated"
 
     def _retired_records(self, plan: Plan, meta: Meta) -> Iterator[pa.Table]:

@@ -34,7 +34,7 @@ from lakemerge.merge_source.output_ids import (
 from lakemerge.merge_source.override_findings import CutRows, cut_rows
 from lakemerge.merge_source.overrides import Holdings, Unusable
 from lakemerge.merge_source.results import IdChanges
-from lakemerge.merge_source.stable_ids import Minting, id_changes, with_stable_ids
+from lakemerge.merge_source.stable_ids import Minting, id_changes, next_number_of, split_before, with_stable_ids
 from lakemerge.merge_source.state import ENTITY, MEMBERS_EVERYWHERE, RETIRED, departed, records
 
 _LISTS = ENTITY.field("split_into").type
@@ -143,21 +143,25 @@ def settle(given: Settling, plan: Plan) -> None:
     first = config.identity == "first"
     if first:
         clusters = with_first_ids(known, clusters, given.bystanders)
-    went_to: Mapping[str, Sequence[str]] = {}
+    named = None
     if given.minting is not None:
         named = with_stable_ids(known, clusters, given.old, given.minting)
-        clusters, plan.next_id, went_to = named.clusters, named.next_number, named.went_to
+        clusters, plan.next_id = named.clusters, named.next_number
     else:
         check_ids(config.rules, config.names, known, clusters, given.bystanders, first=first)
+    if first:
+        # A number that is an id here is never given where ids become stable.
+        plan.next_id = next_number_of(clusters.output_ids.drop_null(), plan.next_id)
     if given.live is not None:
         check_retired(config, known, clusters, given.old, given.left, live=given.live)
     retired = retired_ids(known, clusters, given.old, given.left)
     count = len(retired.ids)
     numbers = np.arange(given.updated, given.updated + count, dtype=np.int64)
-    heirs = _heirs(retired.ids, went_to)
+    heirs = _heirs(retired.ids, {} if named is None else named.went_to, split_before(given.old, retired.ids))
     plan.retired = pa.table([retired.ids, pa.array(retired.replaced), pa.array(numbers), *heirs], schema=RETIRED)
     if given.tells_ids:
-        plan.ids = id_changes(known, clusters, given.old, pa.concat_arrays([retired.ids, retired.removed]))
+        gone = pa.concat_arrays([retired.ids, retired.removed])
+        plan.ids = id_changes(known, clusters, given.old, gone, stable=given.minting is not None)
     plan.removed = retired.removed
     plan.updated = given.updated + count
     shows = clusters.output_ids.is_valid().to_numpy(zero_copy_only=False)
@@ -171,13 +175,19 @@ def settle(given: Settling, plan: Plan) -> None:
     plan.records += _entity_records(known, clusters, own.result(), leading)
 
 
-def _heirs(retired: pa.Array, went_to: Mapping[str, Sequence[str]]) -> list[pa.Array]:
+def _heirs(
+    retired: pa.Array, went_to: Mapping[str, Sequence[str]], before: Mapping[str, Sequence[str]]
+) -> list[pa.Array]:
     """The last two columns of :data:`RETIRED`."""
-    if not went_to:
+    if not (went_to or before):
         return [pa.nulls(len(retired), field.type) for field in STABLE]
-    told = [went_to.get(name, ()) for name in retired.to_pylist()]
-    columns = [[names[0] if names else None for names in told], [names if len(names) > 1 else None for names in told]]
-    return [pa.array(column, field.type) for column, field in zip(columns, STABLE, strict=True)]
+    replaced_by: list[str | None] = []
+    split_into: list[list[str] | None] = []
+    for name in retired.to_pylist():
+        heirs = went_to.get(name, ())
+        replaced_by.append(heirs[0] if heirs else None)
+        split_into.append(list(dict.fromkeys([*before.get(name, ()), *(heirs if len(heirs) > 1 else ())])) or None)
+    return [pa.array(column, field.type) for column, field in zip((replaced_by, split_into), STABLE, strict=True)]
 
 
 def _unchanged(known: Known, clusters: Clusters) -> Bools:

@@ -30,7 +30,7 @@ from lakemerge.merge_source.full_run import (
 from lakemerge.merge_source.ids import key_texts
 from lakemerge.merge_source.incremental_run import changed_entities, reach
 from lakemerge.merge_source.inputs import Input
-from lakemerge.merge_source.last_output import confirmed, seen_clusters
+from lakemerge.merge_source.last_output import completed, confirmed, seen_clusters
 from lakemerge.merge_source.member_rows import Chunks, ScannedRows, SoughtRows
 from lakemerge.merge_source.nested_arrays import Bools
 from lakemerge.merge_source.output_ids import Bystanders, Left, OldClusters, collision
@@ -184,7 +184,10 @@ def plan_everything(
         trusted = last_output == "both"
         shape = shape_taken_up(meta) if trusted else work.shape
         seen, last = seen_clusters(work.output, shape, clusters)
-        clusters, updated = confirmed(clusters, seen) if trusted else seen, max(updated, last + 1)
+        updated = max(updated, last + 1)
+        # A row that the output lacks has lost its text, and not its id.
+        compared = completed if _continues(work) else confirmed
+        clusters = compared(clusters, seen) if trusted else seen
     settling = Settling(
         config=config,
         run=work.number,
@@ -244,14 +247,18 @@ def _minting(work: Work, *, seen: bool = False) -> Minting | None:
 
     :param seen: whether the state is not trusted, so that the output says which ids there were.
     """
-    meta = work.state.meta
     if work.config.identity != "stable":
         return None
-    continues = MergeConfig.from_json(meta.config).identity == "stable" and meta.run > 0
-    number = meta.next_id
+    continues, number = _continues(work), work.state.next_id
     if not continues or seen:
         number = next_number_of(ids_ever(work.output), number)
     return Minting(number, continues)
+
+
+def _continues(work: Work) -> bool:
+    """Whether ids are stable, and were so in the last run."""
+    meta = work.state.meta
+    return work.config.identity == "stable" and MergeConfig.from_json(meta.config).identity == "stable" and meta.run > 0
 
 
 def _in(texts: pa.Array, others: pa.Array) -> Bools:

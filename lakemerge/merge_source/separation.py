@@ -139,7 +139,8 @@ class _Joined:
             self._group[entity] = entity
             self._members[entity] = [entity]
             self._single[entity] = {int(self.datasets[entity])} & self.one_per
-        for one, other, pair in self.pairs:
+        # Of several overrides of a pair the first by key is told.
+        for one, other, pair in sorted(self.pairs, key=lambda told: told[2].encode()):
             self._apart.setdefault(one, {}).setdefault(other, pair)
             self._apart.setdefault(other, {}).setdefault(one, pair)
 

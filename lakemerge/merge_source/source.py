@@ -200,6 +200,8 @@ class MergeSource:
         :raises lakemerge.DatasetsMissingError: a dataset that was taken up has no table any more.
         :raises lakemerge.IdCollisionError: two merged entities would have one id.
         :raises lakemerge.FullRunNeededError: it is not known what changed.
+        :raises lakemerge.InputError: an id or the key of an override is null or there twice, or no number is left for a
+            stable id.
         :raises lakemerge.DatasetsReorderedError: the datasets are in another order, and the run is no full one.
         :raises lakemerge.DatasetsRemovedError: a dataset is gone, and the run is no full one.
         """

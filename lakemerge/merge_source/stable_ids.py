@@ -32,11 +32,15 @@ __all__ = [
     "ids_of_now",
     "next_number_of",
     "overlaps",
+    "split_before",
+    "used_up",
     "with_stable_ids",
 ]
 
 _LISTS = STABLE.field("$split_into").type
 _NUMBER = r"^[1-9][0-9]{0,17}$"
+_LAST_NUMBER = 10**18 - 1
+"""Ids have at most 18 digits, so that they fit in 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +107,13 @@ def with_stable_ids(known: Known, clusters: Clusters, old: OldClusters, minting:
     that is left of an id; any other does not show."""
     pairs = overlaps(known, clusters, old)
     numbers = _numbers(old.output_ids) if minting.continues else np.zeros(len(old), dtype=np.int64)
-    holders = _claimed(pairs.where(numbers[pairs.olds] > 0), numbers, len(clusters))
+    numbers = np.where(old.unknown, 0, numbers)
+    holders = _claimed(pairs.where(numbers[pairs.olds] > 0), numbers, ~old.live, len(clusters))
     firsts = clusters.members[clusters.offsets[:-1]]
     fresh = np.flatnonzero((holders < 0) & ~clusters.deleted)
     given = np.where(holders >= 0, numbers[holders] if len(old) else 0, 0)
+    if minting.next_number + len(fresh) - 1 > _LAST_NUMBER:
+        raise used_up()
     given[fresh] = minting.next_number + np.arange(len(fresh))
     number_of = np.zeros(len(known), dtype=np.int64)  # by first member
     number_of[firsts] = given
@@ -139,6 +146,14 @@ def next_number_of(ids: pa.Array, at_least: int) -> int:
     return max(at_least, 1 + int(_numbers(ids).max(initial=0)))
 
 
+def used_up() -> InputError:
+    """The error for a source that has no numbers left."""
+    return InputError(
+        f"stable ids are numbers of at most 18 digits, and ids up to {_LAST_NUMBER} were given or are in the output. "
+        "Nothing was changed. Create the source at a new path"
+    )
+
+
 def ids_of_now(output: LakeTable, output_id: str) -> list[str]:
     """The ids that have what an id of the output had. Raises :class:`lakemerge.InputError` if there is no such id."""
     seen, found, waiting = {output_id}, list[str](), [output_id]
@@ -166,16 +181,27 @@ def ids_ever(output: LakeTable) -> pa.Array:
     return contiguous(output.to_arrow(columns=["_id"]).column("_id"))
 
 
-def id_changes(known: Known, clusters: Clusters, old: OldClusters, retired: pa.Array) -> IdChanges:
+def split_before(old: OldClusters, retired: pa.Array) -> dict[str, list[str]]:
+    """Retired id -> the ids that it was split into while it lived."""
+    lists = contiguous(old.records.column("split_into"))
+    chosen = pc.and_(lists.is_valid(), pc.is_in(old.output_ids, value_set=retired))
+    return dict(zip(old.output_ids.filter(chosen).to_pylist(), lists.filter(chosen).to_pylist(), strict=True))
+
+
+def id_changes(known: Known, clusters: Clusters, old: OldClusters, retired: pa.Array, *, stable: bool) -> IdChanges:
     """What becomes of ids.
 
     :param retired: the ids that no entities have any more.
+    :param stable: whether the ids of now are stable ones, whose age decides among equals.
     """
     shown = clusters.output_ids
     there = shown.is_valid().to_numpy(zero_copy_only=False)
-    found = overlaps(known, clusters, old)
-    lists = found.where(there[found.news]).ordered(np.arange(len(clusters))).lists(shown)
     before = old.output_ids
+    found = overlaps(known, clusters, old)
+    found = found.where(there[found.news])
+    own = pc.equal(before.take(pa.array(found.olds)), shown.take(pa.array(found.news)))
+    ranked = _own_first(found, own.to_numpy(zero_copy_only=False))
+    lists = ranked.ordered(_numbers(shown) if stable else np.arange(len(clusters))).lists(shown)
     gone = set(retired.to_pylist())
     join, split = {}, {}
     told = before.to_pylist() if lists else []
@@ -187,7 +213,14 @@ def id_changes(known: Known, clusters: Clusters, old: OldClusters, retired: pa.A
     dead = shown.filter(pa.array(there & clusters.deleted))
     died = dead.filter(pc.is_in(dead, value_set=before.filter(pa.array(old.live))))
     lost = [name for name in retired.to_pylist() if name not in join]
-    appear = shown.filter(pc.and_(shown.is_valid(), pc.invert(pc.is_in(shown, value_set=before))))
+    # What only a deleted entity had, and a live one has now, appears again.
+    alive = pa.array(there & ~clusters.deleted)
+    known_before = pc.if_else(
+        alive,
+        pc.is_in(shown, value_set=before.filter(pa.array(old.live))),
+        pc.is_in(shown, value_set=before),
+    )
+    appear = shown.filter(pc.and_(shown.is_valid(), pc.invert(known_before)))
     return IdChanges(
         appear=tuple(appear.to_pylist()), join=join, split=split, go=tuple(sorted([*died.to_pylist(), *lost]))
     )
@@ -199,14 +232,16 @@ def _numbers(ids: pa.Array) -> Ints:
     return pc.if_else(good, ids, "0").cast(pa.int64()).to_numpy(zero_copy_only=False)
 
 
-def _claimed(pairs: Overlaps, numbers: Ints, count: int) -> Ints:
+def _claimed(pairs: Overlaps, numbers: Ints, dead: Bools, count: int) -> Ints:
     """For each present cluster the earlier one whose id it keeps, or -1.
 
     In each round those pairs win that come first for both of their clusters. That gives what settling pair after pair
     in order gives, in few rounds over whole arrays.
+
+    :param dead: which of the earlier clusters were deleted. Their ids come after those that live.
     """
     holders = np.full(count, -1, dtype=np.int64)
-    order = np.lexsort((pairs.news, numbers[pairs.olds], -pairs.counts))
+    order = np.lexsort((pairs.news, numbers[pairs.olds], -pairs.counts, dead[pairs.olds]))
     olds, news, ranks = pairs.olds[order], pairs.news[order], np.arange(len(order))
     while len(ranks):
         first_old = np.full(len(numbers), len(order), dtype=np.int64)
@@ -225,8 +260,13 @@ def _split_lists(pairs: Overlaps, holders: Ints, given: Ints, count: int) -> dic
     own = holders[pairs.news] == pairs.olds
     plain = np.bincount(pairs.olds, minlength=count) == np.bincount(pairs.olds[own], minlength=count)
     chosen = ~plain[pairs.olds]
-    moved = Overlaps(pairs.olds[chosen], pairs.news[chosen], np.where(own, len(given) + 2**40, pairs.counts)[chosen])
+    moved = _own_first(pairs, own).where(chosen)
     return moved.ordered(given).lists(pa.array(given).cast(pa.string()))
+
+
+def _own_first(pairs: Overlaps, own: Bools) -> Overlaps:
+    """The same pairs with counts by which those of an id and the entity that keeps it come first."""
+    return Overlaps(pairs.olds, pairs.news, np.where(own, np.int64(2**62), pairs.counts))
 
 
 def _carried(old: OldClusters, holders: Ints, went: Mapping[int, Sequence[str]]) -> pa.Array:

@@ -35,6 +35,7 @@ __all__ = [
     "HOLDING",
     "KEY",
     "MEMBERS_EVERYWHERE",
+    "NEXT_ID",
     "RETIRED",
     "SCHEMA",
     "STATE_SETTINGS",
@@ -51,6 +52,9 @@ __all__ = [
 
 APPLICATION = "merge-source"
 """Runs commit to both tables under this application id."""
+NEXT_ID = "merge-source-next-id"
+"""The application id whose version is the next number that becomes a stable id. Unlike a record of the state, it never
+goes back when the state is restored, so that no number is given twice."""
 STATE_SETTINGS = Settings(row_group_rows=8192)
 """Row groups are small, because a look-up of one key reads a whole row group."""
 
@@ -185,6 +189,12 @@ class State:
         """The last number that was committed. After a restore it is higher than the last run's number."""
         done = self.table.opened.view.snapshot.txns.get(APPLICATION)
         return 0 if done is None else done.version
+
+    @property
+    def next_id(self) -> int:
+        """The next number that becomes an id, where ids are stable. After a restore it is that from before."""
+        ever = self.table.opened.view.snapshot.txns.get(NEXT_ID)
+        return max(self.meta.next_id, 0 if ever is None else ever.version)
 
     @property
     def restore_epoch(self) -> int:

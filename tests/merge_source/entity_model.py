@@ -68,14 +68,7 @@ class EntityModel:
             for row in one.rows:
                 if row in now:
                     shared[name, now[row]] = shared.get((name, now[row]), 0) + 1
-        ids: dict[int, str] = {}
-        for name, place in sorted(shared, key=lambda pair: (-shared[pair], int(pair[0]), _order(clusters[pair[1]][0]))):
-            if place not in ids and name not in ids.values():
-                ids[place] = name
-        for place in range(len(clusters)):
-            if place not in ids:
-                ids[place] = str(self.next_number)
-                self.next_number += 1
+        ids = self._settled(before, shared, clusters)
         for name, one in before.items():
             places = [place for held, place in shared if held == name]
             heirs = sorted(
@@ -91,6 +84,25 @@ class EntityModel:
             self.entities[name].rows, self.entities[name].live = clusters[place], True
         return {name: one.told() for name, one in self.entities.items()}
 
+    def _settled(
+        self, before: Mapping[str, Entity], shared: Mapping[tuple[str, int], int], clusters: Sequence[Sequence[Row]]
+    ) -> dict[int, str]:
+        """The ids of the clusters, by their place."""
+        ids: dict[int, str] = {}
+
+        def rank(pair: tuple[str, int]) -> tuple[bool, int, int, tuple[int, bytes]]:
+            name, place = pair
+            return not before[name].live, -shared[pair], int(name), _order(clusters[place][0])
+
+        for name, place in sorted(shared, key=rank):
+            if place not in ids and name not in ids.values():
+                ids[place] = name
+        for place in range(len(clusters)):
+            if place not in ids:
+                ids[place] = str(self.next_number)
+                self.next_number += 1
+        return ids
+
     @staticmethod
     def _place(ids: Mapping[int, str], name: str) -> int:
         return next(place for place, held in ids.items() if held == name)
@@ -98,7 +110,8 @@ class EntityModel:
     def _end(self, one: Entity, heirs: list[str]) -> None:
         if heirs:
             one.rows, one.live, one.retired, one.replaced = [], False, True, True
-            one.heir, one.split = heirs[0], heirs if len(heirs) > 1 else []
+            one.heir = heirs[0]
+            one.split = list(dict.fromkeys([*one.split, *(heirs if len(heirs) > 1 else [])]))
         else:
             one.live = False
 

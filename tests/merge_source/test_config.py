@@ -46,6 +46,16 @@ def test_the_order_of_rules_means_nothing() -> None:
     assert one.rules.text == other.rules.text
 
 
+def test_expressions_are_in_the_order_of_their_datasets() -> None:
+    """Of eleven datasets, the last comes after the third, whatever their numbers as text."""
+    datasets = {f"d{number}": f"/t/{number}" for number in range(11)}
+    rules = MergeConfig(
+        datasets=datasets, equality=["d10.x = d9.x", "d2.x = d3.x", "d2.b = d3.b", "lower(d2.z) = d3.z"]
+    )
+    found = [[rules.rules.shown(number, list(datasets)) for number in group] for group in rules.rules.classes]
+    assert found == [["lower(d2.z)", "d3.z"], ["d2.b", "d3.b"], ["d2.x", "d3.x"], ["d9.x", "d10.x"]]
+
+
 def test_rules_that_share_an_expression_are_one_class() -> None:
     """As the documentation has it: overlapping sets are one, sets and rules too."""
     assert shown(config(equality_sets=[["a.x", "b.x", "c.y"], ["c.y", "b.w"]]).rules) == [["a.x", "b.w", "b.x", "c.y"]]

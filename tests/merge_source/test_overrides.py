@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from lakemerge import DatasetsMissingError, LakeTable, MaxMergedError, MergeConfigError
+from lakemerge import DatasetsMissingError, IdCollisionError, InputError, LakeTable, MaxMergedError, MergeConfigError
 from lakemerge.merge_source import Dataset, MergeConfig, MergeSource
 from tests.merge_source.entities import Entities
 
@@ -88,6 +88,112 @@ def test_what_counts_for_nothing_or_waits_is_a_finding(tmp_path: Path) -> None:
     world.put("B", {"b77": 1})
     world.source.run()
     assert [one.kind for one in world.source.findings()] == ["cut", *["unusable"] * 4]
+
+
+def test_values_of_overrides_are_taken_as_they_are_and_null_is_nothing(tmp_path: Path) -> None:
+    """Case counts in a verdict, a dataset and an id. The first reason is told."""
+    world = joined(tmp_path)
+    world.override(
+        {
+            "o1": ["a", "a1", "b", "b1", "Different"],
+            "o2": ["A", "a1", "b", "b1", "different"],
+            "o3": ["a", "A1", "b", "b1", "different"],
+        }
+    )
+    sides = {"left_dataset": ["a"], "left_id": ["a1"], "right_dataset": ["b"], "right_id": ["b1"]}
+    world.overrides.upsert(pa.table({"nr": ["n1"], **sides}))
+    world.overrides.upsert(pa.table({"nr": ["n2"], **sides, "left_dataset": pa.nulls(1, pa.string())}))
+    world.overrides.upsert(
+        pa.table({"nr": ["n3"], "left_id": ["a1"], "right_dataset": ["b"], "right_id": ["b1"], "verdict": ["same"]})
+    )
+    world.overrides.upsert(
+        pa.table(
+            {
+                "nr": ["n4"],
+                **sides,
+                "right_id": pa.nulls(1, pa.string()),
+                "verdict": ["same"],
+                "who": pa.nulls(1, pa.string()),
+            }
+        )
+    )
+    found = world.source.run().findings
+    neither = "its verdict is neither same nor different"
+    absent = "it names a dataset that the source does not have"
+    unusable = [one for one in found if one.kind == "unusable"]
+    assert {one.override.key: one.problem.partition(": ")[2] for one in unusable if one.override is not None} == {
+        "n1": neither, "n2": neither, "n3": absent, "n4": "it names no row", "o1": neither, "o2": absent,
+    }  # fmt: skip
+    assert [one.members for one in found if one.kind == "waiting"] == [(("a", "A1"),)]
+    assert world.now() == {"1": {"rows": ["0|a1", "1|b1", "2|c1"]}}
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_of_several_overrides_of_a_pair_the_first_by_key_is_told(full: bool, tmp_path: Path) -> None:
+    """Whatever the order in which they came."""
+    world = joined(tmp_path)
+    world.override({"o9": ["a", "a1", "b", "b1", "different"]})
+    world.source.run()
+    world.override({"o10": ["b", "b1", "a", "a1", "different"], "p": ["a", "a1", "b", "b1", "different"]})
+    world.put("B", {"b0": None})
+    world.source.run(full=full)
+    (found,) = world.source.findings()
+    assert found.override is not None
+    assert found.override.key == "o10"
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_same_is_left_out_of_a_chain_after_all_values(full: bool, tmp_path: Path) -> None:
+    """A value of two holders joins as many rows as a same does, but nobody decided it."""
+    world = Entities(tmp_path, ["a.x = b.x"], overridden=True, max_merged=2)
+    world.apply({"put": {"A": {"a1": 1}, "B": {"b1": 1, "b2": 2}}})
+    world.run()
+    world.override({"o1": ["a", "a1", "b", "b2", "same"]})
+    result = world.source.run(full=full)
+    assert [(one.rule, one.value, one.chain) for one in result.left_out] == [("a.x = b.x", "1", True)]
+    now = {key: told["rows"] for key, told in world.now().items() if "rows" in told}
+    assert sorted(now.values()) == [["0|a1", "1|b2"], ["1|b1"]]
+    world.override({"o2": ["b", "b1", "b", "b2", "same"]})
+    result = world.source.run(full=full)
+    assert sorted(one.rule for one in result.left_out) == ["a.x = b.x", "override", "override"]
+    assert len([told for told in world.now().values() if "rows" in told]) == 3
+    assert world.source.check().ok
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_with_first_ids_rows_of_one_id_cannot_be_parted(limited: bool, tmp_path: Path) -> None:
+    """Unless one of them is not the first member of its entity."""
+    config: dict[str, Any] = {"identity": "first", "one_per_dataset": ["b"] if limited else []}
+    world = Entities(tmp_path, ["a._id = b._id", "a.x = b.x"], overridden=True, **config)
+
+    def members() -> dict[str, list[str]]:
+        rows = world.source.table.to_arrow(filter="NOT _deleted").to_pylist()
+        return {row["_id"]: [f"{one['dataset']}|{one['id']}" for one in row["_members"]] for row in rows}
+
+    world.apply({"put": {"A": {"k": 1, "m": 2}, "B": {"k": 2, "n": 7}}})
+    world.source.run()
+    if limited:
+        world.override({"o1": ["a", "k", "b", "n", "same"]})
+        told = {"k": ["0|k", "1|n"], "m": ["0|m", "1|k"]}
+    else:
+        world.override({"o1": ["a", "k", "b", "k", "different"]})
+        told = {"k": ["0|k"], "m": ["0|m", "1|k"], "n": ["1|n"]}
+    for full in (False, True):
+        world.source.run(full=full)
+        assert members() == told
+    world.put("B", {"k": 9})
+    for full in (False, True):
+        with pytest.raises(IdCollisionError, match="identity 'stable'"):
+            world.source.run(full=full)
+    assert members() == told
+
+
+def test_a_name_that_is_the_alias_of_another_dataset_is_refused(tmp_path: Path) -> None:
+    a, b = (str(tmp_path / name) for name in "AB")
+    with pytest.raises(MergeConfigError, match="'b' is the name of dataset 'a' and the alias of another one"):
+        MergeConfig(datasets={"a": Dataset(a, name="b"), "b": Dataset(b, name="c")})
+    with pytest.raises(MergeConfigError, match="to take an override back, delete its row"):
+        MergeConfig(datasets={"a": a}, overrides=Dataset(b, deleted="gone"))
 
 
 def test_the_rest_of_a_dataset_is_a_finding(tmp_path: Path) -> None:
@@ -231,6 +337,9 @@ def test_a_plain_delta_table_of_overrides_is_read_whole(tmp_path: Path) -> None:
     config = dataclasses.replace(world.config, overrides=Dataset(tmp_path / "plain", id="nr"))
     world.source.run(config=config)
     assert len([told for told in world.now().values() if "rows" in told]) == 3
+    write(["2", "b", "b1", "c", "c1", "different"], ["2", "a", "a1", "c", "c1", "same"])
+    with pytest.raises(InputError, match="has the key '2' twice"):
+        world.source.run()
     write(["2", "b", "b1", "c", "c1", "different"])
     assert world.source.run().full is False
     assert sorted(told["rows"] for told in world.now().values() if "rows" in told) == [["0|a1", "1|b1"], ["2|c1"]]

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from lakemerge import InputError, LakeMergeError, LakeTable
 from lakemerge.merge_source import MergeConfig, MergeSource, RunResult
 from lakemerge.merge_source.run import _Run
-from tests.merge_source.entities import Entities
+from tests.merge_source.entities import Entities, Rows
 from tests.merge_source.entity_model import EntityModel
 from tests.merge_source.histories import History
 from tests.property.effort import some
@@ -135,6 +135,7 @@ def test_a_random_history(seed: int, tmp_path: Path) -> None:
     )
     classes = [[(0, "x"), (1, "x"), (2, "x")], [(0, "y"), (1, "y")]]
     model = EntityModel(classes, ["abc".index(name) for name in single])
+    before: Rows = {}
     for _ in range(8):
         step = drawn(lots)
         if lots.random() < 0.6:
@@ -152,8 +153,11 @@ def test_a_random_history(seed: int, tmp_path: Path) -> None:
             step["withdraw"] = [gone]
         world.apply(step)
         apply_to(model, step)
-        assert world.run(full=lots.random() < 0.3) == model.run()
+        now = world.run(full=lots.random() < 0.3)
+        assert now == model.run()
         assert found_cuts(world) == cuts_of(model)
+        check_succession(before, now)
+        before = now
 
 
 @pytest.mark.parametrize("seed", some(range(300, 310)))
@@ -182,6 +186,24 @@ def test_full_and_incremental_runs_agree_whatever_the_options(seed: int, tmp_pat
         assert sources[0].findings() == sources[1].findings()
     if outcomes == ["done", "done"]:
         assert sources[0].run(full=True).emitted == 0
+
+
+def check_succession(before: Rows, now: Rows) -> None:
+    """No id is given to another entity, none lives again once it is retired, and whoever follows it arrives."""
+    for name, told in now.items():
+        if name not in before:
+            assert int(name) > max(map(int, before), default=0)
+        elif "rows" in before[name]:
+            assert "rows" not in told or set(before[name]["rows"]) & set(told["rows"])
+        else:
+            assert "rows" not in told
+            assert told["replaced_by"] == before[name]["replaced_by"]
+    for name in now:
+        chain = [name]
+        while "replaced_by" in now[chain[-1]]:
+            chain.append(now[chain[-1]]["replaced_by"])
+            assert len(set(chain)) == len(chain)
+        assert "rows" in now[chain[-1]]
 
 
 def rows_of(source: MergeSource) -> list[dict[str, Any]]:
@@ -280,24 +302,63 @@ def test_datasets_in_another_order_keep_ids(tmp_path: Path) -> None:
     assert world.now() == {"1": {"rows": ["0|b1", "1|a1"]}, "2": {"rows": ["1|a2"]}}
 
 
-def test_an_output_or_a_state_that_was_restored_costs_no_id(tmp_path: Path) -> None:
-    for number, name in enumerate(("out", "out_state")):
-        world = small(tmp_path / str(number))
-        table = LakeTable.open(tmp_path / str(number) / name)
-        version = table.version
-        world.apply({"put": {"A": {"a3": 3}, "B": {"b1": 5}}})
-        world.source.run()
-        table = LakeTable.open(tmp_path / str(number) / name)
-        table.restore(version=version)
-        world.source.run(full=True)
-        assert world.source.check().ok
-        now = {key: told["rows"] for key, told in world.now().items()}
-        assert now.pop("1") == ["0|a1"]
-        assert now.pop("2") == ["0|a2"]
-        assert sorted(now.values()) == [["0|a3"], ["1|b1"]]
-        world.apply({"put": {"A": {"a9": 9}}})
-        world.source.run()
-        assert max(world.now(), key=int) not in now
+def test_a_restored_output_costs_no_id(tmp_path: Path) -> None:
+    """The state knows the ids that were given since, and which of those in the output are retired."""
+    world = small(tmp_path)
+    version = world.source.table.version
+    world.apply({"put": {"A": {"a3": 3}, "B": {"b1": 5}}})
+    before = world.run()
+    assert {key: told["rows"] for key, told in before.items()} == {
+        "1": ["0|a1"], "2": ["0|a2"], "3": ["0|a3"], "4": ["1|b1"],
+    }  # fmt: skip
+    world.put("B", {"b2": 2, "b3": 3, "b4": 3})
+    world.source.run()
+    world.put("A", {"a2": 3})
+    before = world.run()
+    assert before["2"] == {"rows": ["1|b2"], "split_into": ["2", "3"]}
+    world.put("B", {"b2": 3})
+    before = world.run()
+    assert before["2"] == {"deleted": True, "replaced": True, "replaced_by": "3", "split_into": ["2", "3"]}
+    world.source.table.restore(version=version)
+    # What 2 was split into went with its row. That 3 has its row a2 of then can be seen.
+    assert world.run(full=True) == {
+        **before, "2": {"deleted": True, "replaced": True, "replaced_by": "3"},
+    }  # fmt: skip
+    world.put("A", {"a9": 9})
+    assert world.run()["5"] == {"rows": ["0|a9"]}
+
+
+def test_a_row_that_somebody_deleted_from_the_output_comes_back_with_its_id(tmp_path: Path) -> None:
+    world = small(tmp_path)
+    before = world.now()
+    world.source.table.delete(pa.table({"_id": ["2"]}))
+    world.source.table.upsert(pa.table({"_id": ["70"], "_deleted": [False]}))
+    assert world.run(full=True) == {**before, "70": {"deleted": True}}
+    world.put("A", {"a3": 3})
+    assert world.run()["3"] == {"rows": ["0|a3"]}
+
+
+@pytest.mark.parametrize("which", [["out_state"], ["out", "out_state"]], ids=["state", "both"])
+def test_no_number_is_given_twice_after_a_restore(which: list[str], tmp_path: Path) -> None:
+    """Others may have stored the ids that the restored tables do not know of."""
+    world = small(tmp_path)
+    versions = {name: LakeTable.open(tmp_path / name).version for name in which}
+    world.apply({"put": {"A": {"a3": 3, "a4": 4}, "B": {"b1": 5}}})
+    given = {key: told["rows"] for key, told in world.run().items()}
+    assert given == {"1": ["0|a1"], "2": ["0|a2"], "3": ["0|a3"], "4": ["0|a4"], "5": ["1|b1"]}
+    for name in which:
+        LakeTable.open(tmp_path / name).restore(version=versions[name])
+    world.source.run(full=True)
+    world.put("A", {"a9": 9})
+    world.source.run()
+    assert world.source.check().ok
+    now = {key: told["rows"] for key, told in world.now().items()}
+    assert {key: rows for key, rows in now.items() if key in given} == {
+        key: rows for key, rows in given.items() if len(which) == 1 or key in "12"
+    }
+    assert sorted(rows for key, rows in now.items() if key not in given) == (
+        [["0|a9"]] if len(which) == 1 else [["0|a3"], ["0|a4"], ["0|a9"], ["1|b1"]]
+    )
 
 
 def test_from_another_identity_and_back(tmp_path: Path) -> None:
@@ -311,6 +372,64 @@ def test_from_another_identity_and_back(tmp_path: Path) -> None:
     assert now["3"] == {"rows": ["0|a1", "1|b1"]}
     assert now["4"] == {"rows": ["0|a2"]}
     assert now["a1"] == {"deleted": True, "replaced": True, "replaced_by": "3"}
+
+
+def numbered(folder: Path, keys: list[int], **config: Any) -> tuple[LakeTable, MergeSource]:
+    """A source over one table, with its keys as ids."""
+    table = LakeTable.create(folder / "T", "k BIGINT", key=["k"])
+    table.upsert(pa.table({"k": keys}))
+    told = MergeConfig(datasets={"t": table}, identity="first", max_retired=1.0, **config)
+    source = MergeSource.create(folder / "numbered", told)
+    source.run()
+    return table, source
+
+
+def test_numbers_begin_after_those_that_were_ids_and_are_forgotten(tmp_path: Path) -> None:
+    table, source = numbered(tmp_path, [7, 30], deleted_retention=0)
+    table.delete(pa.table({"k": [30]}))
+    source.run()
+    source.run()
+    assert source.table.to_arrow().column("_id").to_pylist() == ["7"]
+    source.run(config=dataclasses.replace(source.config, identity="stable"))
+    assert source.table.get({"_id": "7"})["$replaced_by"] == "31"  # type: ignore[index]
+
+
+def test_ids_that_leave_no_number_are_refused(tmp_path: Path) -> None:
+    table, source = numbered(tmp_path, [10**18 - 2])
+    config = dataclasses.replace(source.config, identity="stable")
+    table.upsert(pa.table({"k": [5]}))
+    with pytest.raises(InputError, match="at most 18 digits"):
+        source.run(config=config)
+    table.delete(pa.table({"k": [5]}))
+    source.run(config=config)
+    assert source.run(full=True).emitted == 0
+    assert source.table.get({"_id": str(10**18 - 1)})["_deleted"] is False  # type: ignore[index]
+
+
+def test_to_another_identity_lists_of_splits_stay(tmp_path: Path) -> None:
+    world = small(tmp_path)
+    world.put("A", {"a1": 8})
+    world.source.run()
+    world.source.run(config=dataclasses.replace(world.config, identity="composite"))
+    assert world.now()["1"] == {"deleted": True, "replaced": True, "split_into": ["1", "3"]}
+
+
+def test_a_dry_run_tells_what_lives_again_and_the_older_of_equals(tmp_path: Path) -> None:
+    world = Entities(tmp_path, ["a.x = b.x"])
+    world.apply({"put": {"A": {"a1": 1}, "B": {"b1": 1, "b2": 2, "b3": 3, "b4": 4, "b5": 5}}})
+    assert world.source.run().emitted == 5
+    world.apply({"put": {"A": {"a2": 2, "a5": 5}}, "drop": {"B": ["b3"]}})
+    assert {key: told["rows"] for key, told in world.run().items()} == {
+        "1": ["0|a1", "1|b1"], "2": ["0|a2", "1|b2"], "3": ["1|b3"], "4": ["1|b4"], "5": ["0|a5", "1|b5"],
+    }  # fmt: skip
+    # 1 and 2 get one row each of 5; the entity of 2 has the earlier first member. 3 lives again, with a new row.
+    world.apply({"put": {"A": {"a5": 1, "a0": 2, "a3": 3}, "B": {"b5": 2, "b3": 3}}})
+    ids = world.source.run(dry_run=True).ids
+    assert ids is not None
+    assert (ids.appear, ids.join, ids.split, ids.go) == (("3",), {"5": "1"}, {"5": ("1", "2")}, ())
+    now = world.run()
+    assert now["3"] == {"rows": ["0|a3", "1|b3"]}
+    assert now["5"] == {"deleted": True, "replaced": True, "replaced_by": "1", "split_into": ["1", "2"]}
 
 
 def test_forgotten_rows_go_and_the_number_is_not_given_again(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from lakemerge import LakeMergeError, LakeTable, MergeConfigError
+from lakemerge import LakeMergeError, LakeTable, MergeConfigError, SchemaError
 from lakemerge.merge_source import MergeConfig, MergeSource
 from tests.merge_source.test_stable_ids import killed_at
 from tests.property.effort import some
@@ -99,6 +99,88 @@ def test_each_rule(column: str, rule: object, value: object, rows: list[str], wh
     assert [" ".join(member) for member in origin.members] == rows
     assert f"{why})" in str(made.source.explain(entity))
     assert made.source.check().ok
+    assert made.source.run(full=True).emitted == 0
+
+
+@pytest.mark.parametrize(
+    ("column", "rule", "value"),
+    [
+        # Members: a10, a2, b1, b2, by dataset and the bytes of their ids.
+        ("name", "first", "Bo"),
+        ("name", "longest", "Bo"),  # all have two characters
+        ("name", "most_frequent", "Bo"),  # each once
+        ("name", {"newest": "day"}, "Al"),  # a2 and b1 have the highest
+        ("name", {"newest": "tags_at"}, "Bo"),  # null in all rows
+        ("name", {"newest": "w"}, "Xy"),  # NaN is the highest
+        ("name", {"priority": []}, "Bo"),
+        ("name", {"priority": ["b", "b"]}, "Xy"),
+        ("name", "union", ["Bo", "Al", "Xy"]),
+        ("w", "first", -0.0),
+        ("w", "most_frequent", -0.0),  # three of four, as -0.0 equals 0.0; the first is told
+        ("w", {"newest": "w"}, float("nan")),
+        ("w", "longest", float("nan")),  # NaN has three characters, -0.0 and 0.0 are 0
+        ("tags", "longest", ["p", None, "q"]),  # nulls in it count
+        ("tags", "union", ["p", "q", "r"]),
+        ("tags", "first", ["p", None, "q"]),
+    ],
+)  # fmt: skip
+def test_ties_nulls_and_the_order_of_members(column: str, rule: object, value: object, tmp_path: Path) -> None:
+    ddl = "_id STRING, x BIGINT, name STRING, w DOUBLE, day DATE, tags ARRAY<STRING>, tags_at DATE"
+    tables = {name: LakeTable.create(tmp_path / name, ddl, key=["_id"], buckets=1) for name in "ab"}
+    rows: dict[str, list[Row]] = {
+        "a": [
+            {"_id": "a2", "name": "Al", "w": 0.0, "day": day(3), "tags": ["r", "p"]},
+            {"_id": "a10", "name": "Bo", "w": -0.0, "day": None, "tags": ["p", None, "q"]},
+        ],
+        "b": [
+            {"_id": "b2", "name": None, "w": 0.0, "day": day(9), "tags": []},
+            {"_id": "b1", "name": "Xy", "w": float("nan"), "day": day(3), "tags": None},
+        ],
+    }
+    for name, table in tables.items():
+        schema = pa.schema([field.with_nullable(True) for field in table.schema])
+        table.upsert(pa.Table.from_pylist([{**row, "x": 1} for row in rows[name]], schema))
+    source = MergeSource.create(
+        tmp_path / "out", MergeConfig(datasets=tables, equality=["a.x = b.x"], survivorship={column: rule})
+    )
+    source.run()
+    (row,) = source.table.to_arrow().to_pylist()
+    assert row["$ids"] == ["a10", "a2", "b1", "b2"]
+    assert str(row[column]) == str(value)  # so that NaN is NaN, and -0.0 is not 0.0
+    assert source.run(full=True).emitted == 0
+
+
+def test_what_old_is_in_an_expression(tmp_path: Path) -> None:
+    """The value so far of the rule's column; of another column what the row before had, null included."""
+    rule = "concat(old.name, '<', coalesce(string(old.n), '-'), '>', new.name)"
+    made = crowd(tmp_path, {"name": {"expression": rule}})
+    (told,) = made.values().values()
+    assert told["name"] == "Ann<1>Anna<2>Ann"
+    made.put("a", {"_id": "a2", "x": 1, "name": "Anna", "n": None})
+    made.source.run()
+    (told,) = made.values().values()
+    assert told["name"] == "Ann<1>Anna<->Ann"
+
+
+def test_a_rule_may_change_as_long_as_the_type_stays(tmp_path: Path) -> None:
+    made = crowd(tmp_path, {"name": "first"})
+    made.source.run(config=dataclasses.replace(made.config, survivorship={"name": "longest"}))
+    ((_, told),) = made.values().items()
+    assert told["name"] == "Anna"
+    for rules in ({"name": "union"}, {}, {"name": "first", "day": "first"}):
+        with pytest.raises(SchemaError, match="Create the source at a new path"):
+            made.source.run(config=dataclasses.replace(made.config, survivorship=rules))
+    assert made.source.run().emitted == 0
+    assert made.source.check().ok
+
+
+def test_a_deleted_entity_is_chosen_from_the_last_values_of_its_rows(tmp_path: Path) -> None:
+    made = crowd(tmp_path, {"name": "longest", "n": {"expression": "old.n + new.n"}}, identity="stable")
+    for name, table in made.tables.items():
+        table.delete(pa.table({"_id": [f"{name}1", f"{name}2"]}))
+    made.source.run()
+    (row,) = made.source.table.to_arrow().to_pylist()
+    assert (row["_id"], row["_deleted"], row["name"], row["n"]) == ("1", True, "Anna", 33)
     assert made.source.run(full=True).emitted == 0
 
 
