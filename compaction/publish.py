@@ -33,9 +33,9 @@ __all__ = [
     "publish_through",
 ]
 
-FILE_LOG_BYTES: Final = 2_600
-"""About what a publication writes into the log for each base file that changed, with bounds of eight columns: the file
-with its new vector, a winner file and a share of earlier ones, what they replace, and the minor entry."""
+FILE_LOG_BYTES: Final = 1_200
+"""About what a publication writes into the log for each file that it removes and adds again, or adds with its minor
+entry, with bounds of eight columns."""
 WEEK_LOG_BYTES: Final = 100 * 10**6
 """So many bytes of log at most are left by a week of publications that ``auto`` chose."""
 _FEW_FILES: Final = 32
@@ -57,21 +57,25 @@ def is_publish_due(handle: Handle, view: TableView) -> bool:
     return asked.max_lag_ms == 0 or lag_ms(handle, view, found) * 2 >= asked.max_lag_ms
 
 
-def pause_ms(files: int) -> int:
-    """How long ``auto`` waits from the first commit that other engines do not see to their publication, in a table of
-    so many base files. Up to 32 files it does not wait.
+def pause_ms(view: TableView) -> int:
+    """How long ``auto`` waits from the first commit that other engines do not see to their publication. With up to 32
+    base files it does not wait.
 
-    Delta has no smaller change than a file that is removed and added again, with its statistics. So what a week of
-    publications writes grows with their number and with that of the files.
+    Delta has no smaller change than a file that is removed and added again, with its statistics. A publication may do
+    so with each base and winner file, and adds a winner file beside each base file. So what a week of publications
+    writes grows with their number and with that of the files.
     """
-    return 0 if files <= _FEW_FILES else files * FILE_LOG_BYTES * _WEEK_MS // WEEK_LOG_BYTES
+    bases = len(view.base_files)
+    if bases <= _FEW_FILES:
+        return 0
+    return (len(view.snapshot.files) + bases) * FILE_LOG_BYTES * _WEEK_MS // WEEK_LOG_BYTES
 
 
 def is_too_early(handle: Handle, view: TableView) -> bool:
     """Whether a publication would leave too much log, by :func:`pause_ms`. A table that says how far others may lag is
     published by that."""
     asked = Publish.of(view.snapshot.metadata.configuration)
-    pause = pause_ms(len(view.base_files)) if asked.by_vectors and asked.max_lag_ms is None else 0
+    pause = pause_ms(view) if asked.by_vectors and asked.max_lag_ms is None else 0
     return pause > 0 and lag_ms(handle, view) < pause
 
 

@@ -57,7 +57,10 @@ SMALL: Mapping[str, tuple[Mapping[str, Any], int]] = {
     "log-compaction": ({"commits": 4, "rows": 50, "rounds": 1}, 10),
     "compaction-plan": ({"slices": 20, "commits": 3, "rounds": 1}, 6),
     "vacuum": ({"files": 2_000, "rounds": 1}, 3),
-    "publish": ({"rows": 2_000, "buckets": 4, "publications": 12, "rounds": 1}, 7),
+    "publish": (
+        {"rows": 2_000, "buckets": 64, "week_rows": 4_000, "days": 0.1, "spark": False, "rounds": 1},
+        9,
+    ),
     "lookups": ({"rows": 2_000, "commits": 3, "commit_rows": 200, "keys": 40}, 17),
     "growth": ({"rows": (2_000, 4_000), "commits": 2, "commit_rows": 50}, 32),
     "scale-files": ({"files": (2_000, 4_000)}, 22),
