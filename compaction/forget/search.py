@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
@@ -22,26 +22,35 @@ import pyarrow.parquet as pq
 from compaction.forget.sought import Sought
 from lakemerge.delta import Action, Snapshot, encode
 from lakemerge.errors import LakeMergeError
-from lakemerge.format.ingests import INGEST_FOLDER
+from lakemerge.format.consumers import CONSUMER_DOMAIN_PREFIX
+from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX, INGEST_FOLDER
 from lakemerge.format.names import (
     BASE_FOLDER,
     LOG_DOMAIN_PREFIX,
     LOG_FOLDER,
     MERGED_FOLDER,
+    SAVEPOINT_DOMAIN_PREFIX,
     SLICE_TAG,
     TOMBSTONE_FOLDER,
     VECTOR_PREFIX,
 )
+from lakemerge.format.operations import Operation
 from lakemerge.format.vectors import VECTOR_FILE
 from lakemerge.storage.base import FileStat, Store
+from lakemerge.storage.clock import CLOCK_FILE
 from mergers.keys import key_columns, locate
 
 __all__ = ["DELTA_LOG", "Found", "count_keys", "in_snapshot", "search_folder", "search_table", "text_rows"]
 
 DELTA_LOG: Final = "_delta_log"
 _OF_ROWS: Final = (f"{BASE_FOLDER}/", f"{LOG_FOLDER}/", f"{MERGED_FOLDER}/", f"{TOMBSTONE_FOLDER}/")
+_CONSUMERS: Final = "_lakemerge/consumers"
+_LAST_CHECKPOINT: Final = f"{DELTA_LOG}/_last_checkpoint"
 _CODECS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
-_CONDITIONS: Final = ("predicate", "set", "clauses", "where", "condition")
+_CONDITIONS: Final = ("predicate", "set", "clauses", "where", "condition", "keys")
+"""Parameters of operations that hold conditions, or keys that somebody noted."""
+_NAMES: Final = ("name", "names", "to", "uri", "description", "properties")
+"""Parameters that hold other words of callers. Numbers are not looked for there."""
 _OURS: Final = frozenset(
     {
         "timestamp",
@@ -56,6 +65,7 @@ _OURS: Final = frozenset(
         "lakemerge.chain",
         "lakemerge.txnsUntil",
         "ingest",
+        "forget",
     }
 )
 """Members of ``commitInfo`` that hold nothing of a caller."""
@@ -76,7 +86,7 @@ class Found:
 
 def search_table(store: Store, sought: Sought) -> Found:
     """Search the folder of the table of the keys."""
-    return _search(store, sought, lambda file: _in_table(store, file, sought))
+    return _search(store, sought, lambda file: _in_table(store, file, sought), own_name=_own_name)
 
 
 def search_folder(store: Store, sought: Sought) -> Found:
@@ -90,19 +100,34 @@ def in_snapshot(snapshot: Snapshot, sought: Sought) -> bool:
     return any(_in_action(action, sought) for action in _lines(encode(parts)))
 
 
-def _search(store: Store, sought: Sought, look: Any) -> Found:
+def _search(
+    store: Store,
+    sought: Sought,
+    look: Callable[[FileStat], bool],
+    *,
+    own_name: Callable[[str], str | None] = lambda path: path,
+) -> Found:
+    """:param own_name: the part of a path that may hold a key; ``None``: the library made all of it."""
     files: Counter[str] = Counter()
     hits, unread = [], []
     for file in store.list(""):
         files[_folder(file.path)] += 1
         try:
-            if (sought.has_texts and sought.in_text(unquote(file.path))) or look(file):
+            name = own_name(file.path) if sought.has_texts else None
+            if (name is not None and sought.in_text(unquote(name))) or look(file):
                 hits.append(file.path)
         except FileNotFoundError:
             continue  # somebody deleted it since it was listed
         except (pa.ArrowException, OSError, ValueError, LakeMergeError):
             unread.append(file.path)
     return Found(dict(files), tuple(hits), tuple(unread))
+
+
+def _own_name(path: str) -> str | None:
+    if path.startswith(f"{_CONSUMERS}/"):
+        return path.rpartition("/")[2]
+    ours = path.startswith((*_OF_ROWS, f"{DELTA_LOG}/", f"{INGEST_FOLDER}/")) or path == CLOCK_FILE
+    return None if ours or VECTOR_FILE.fullmatch(path) else path
 
 
 def _folder(path: str) -> str:
@@ -120,9 +145,9 @@ def _in_table(store: Store, file: FileStat, sought: Sought) -> bool:
             return any(_in_action(action, sought) for action in _lines(store.get(path)))
         if path.endswith(".parquet"):
             return any(_in_action(action, sought) for action in _checkpoint(store, file))
-        return _in_lines(store.get(path).splitlines(), sought)
-    if VECTOR_FILE.fullmatch(path):
-        return False  # numbers of rows
+        return path != _LAST_CHECKPOINT and _in_lines(store.get(path).splitlines(), sought)
+    if VECTOR_FILE.fullmatch(path) or path.startswith(f"{_CONSUMERS}/") or path == CLOCK_FILE:
+        return False  # numbers of rows, and of versions
     if path.startswith(_OF_ROWS) and path.endswith(".parquet"):
         return count_keys(store, path, sought, size_bytes=file.size_bytes) > 0
     if path.startswith(f"{INGEST_FOLDER}/") and not sought.has_texts and "reject" not in path.rsplit("/", 1)[-1]:
@@ -210,7 +235,9 @@ def _in_action(action: Mapping[str, Any], sought: Sought) -> bool:
             return True
         if kind == "commitInfo" and _in_info(body, sought):
             return True
-        if kind in ("txn", "metaData") and sought.has_texts and sought.in_values(_plain(body)):
+        if kind == "txn" and sought.has_texts and _in_application(str(body.get("appId", "")), sought):
+            return True
+        if kind == "metaData" and sought.has_texts and _in_definition(body, sought):
             return True
     return False
 
@@ -228,11 +255,45 @@ def _in_file(body: Mapping[str, Any], sought: Sought) -> bool:
     return any(bound is not None and sought.is_value(0, bound) for bound in bounds)
 
 
+def _in_application(name: str, sought: Sought) -> bool:
+    return not name.startswith(("lakemerge.", "merge-source")) and sought.in_text(name)
+
+
+def _in_definition(body: Mapping[str, Any], sought: Sought) -> bool:
+    """Whether a text that a caller wrote into the definition has a key: not the names and settings of the library."""
+    properties = _plain(body.get("configuration") or {})
+    told: list[object] = [
+        body.get("name"),
+        body.get("description"),
+        *_comments(_parsed(body.get("schemaString") or "")),
+    ]
+    for name, value in properties.items():
+        if name.startswith("delta.constraints.") or not name.startswith(("lakemerge.", "delta.")):
+            told += [name, value]
+    return any(sought.in_text(str(text)) for text in told if text is not None)
+
+
+def _comments(value: object) -> Iterator[object]:
+    if isinstance(value, Mapping):
+        yield value.get("comment")
+        for part in value.values():
+            yield from _comments(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _comments(part)
+
+
 def _in_domain(body: Mapping[str, Any], sought: Sought) -> bool:
     name, text = str(body.get("domain", "")), body.get("configuration") or ""
     if name.startswith(LOG_DOMAIN_PREFIX):
         return bool(text) and _has_key(orjson.loads(text).get("blocks"), sought)
-    return sought.has_texts and (sought.in_text(name) or (bool(text) and sought.in_values(_parsed(text))))
+    if not sought.has_texts:
+        return False
+    for prefix in (SAVEPOINT_DOMAIN_PREFIX, CONSUMER_DOMAIN_PREFIX, INGEST_DOMAIN_PREFIX):
+        if name.startswith(prefix):
+            source = orjson.loads(text).get("source") if text and prefix == INGEST_DOMAIN_PREFIX else None
+            return sought.in_text(name.removeprefix(prefix)) or sought.in_values(source)
+    return not name.startswith("lakemerge.") and (sought.in_text(name) or sought.in_values(_parsed(text)))
 
 
 def _has_key(value: object, sought: Sought) -> bool:
@@ -242,8 +303,11 @@ def _has_key(value: object, sought: Sought) -> bool:
 
 
 def _in_info(body: Mapping[str, Any], sought: Sought) -> bool:
+    if body.get("operation") in (Operation.FORGET, Operation.ERASE):
+        return False
     given = body.get("operationParameters") or {}
-    texts = [value for name, value in given.items() if sought.has_texts or name in _CONDITIONS]
+    words = (*_CONDITIONS, *_NAMES) if sought.has_texts else _CONDITIONS
+    texts = [value for name, value in given.items() if name in words]
     texts += [value for name, value in body.items() if name not in (*_OURS, "operationParameters")]
     told = [_parsed(text) if isinstance(text, str) else text for text in texts]
     return any(sought.in_values(each) for each in told)

@@ -481,3 +481,52 @@ def test_long_keys_have_no_bounds_and_go(tmp_path: Path) -> None:
     table.upsert(rows([long], 2))
     forgotten(path, long)
     assert grep(path, PERSON) == []
+
+
+@pytest.mark.parametrize("word", ["1", "0", "minor", "log", "lakemerge", "email", "full", "base", "forget", "vacuum"])
+def test_keys_that_are_words_of_the_library(tmp_path: Path, word: str) -> None:
+    """A text that stands in each table's log for other reasons does not keep a call from its end."""
+    path = tmp_path / "t"
+    table = people(path)
+    as_records(table)
+    table.upsert(rows([word], 3, "Only Wordy"))
+    table.compact(minor=True)
+    table.consumers.register("billing")
+    assert table.forget(key(word), drop_history=True).rows == 1
+    age(path)
+    result = table.forget(key(word))
+    assert result.state == "done", str(result)
+    assert grep(path, "Only Wordy") == []
+    assert table.get({"email": word}) is None
+    assert table.get({"email": PERSON}) is not None
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 7])
+def test_keys_that_are_small_numbers(tmp_path: Path, number: int) -> None:
+    path = tmp_path / "t"
+    table = LakeTable.create(path, "k BIGINT, o BIGINT, name STRING", key=["k"], ordering=["o"], buckets=2)
+    for o in range(1, 4):
+        names = [NAME if k == number else "x" for k in range(10)]
+        table.upsert(pa.table({"k": range(10), "o": [o] * 10, "name": names}))
+    table.compact(minor=True)
+    table.consumers.register("billing")
+    assert table.forget([{"k": number}], drop_history=True).rows == 1
+    age(path)
+    result = table.forget([{"k": number}])
+    assert result.state == "done", str(result)
+    assert grep(path, NAME) == []
+    table.delete_where(f"k = {number} OR k = 99")
+    assert table.forget([{"k": number}]).state == "waiting", "a condition names it"
+    assert table.forget([{"k": 55}]).state in ("waiting", "done")
+
+
+def test_notes_about_a_key_go(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    table = people(path)
+    as_records(table)
+    forgotten(path, OTHERS[0])
+    table = LakeTable.open(path)
+    table.record_send("warehouse", keys=[{"email": PERSON}], info={"ticket": f"about {PERSON}"})
+    table.associate(f"mailto:{PERSON}")
+    forgotten(path)
+    assert left_of(path) == []
