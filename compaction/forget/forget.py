@@ -28,7 +28,7 @@ from lakemerge.commits.forget import commit_forget
 from lakemerge.commits.provenance import DomainIs, Provenance
 from lakemerge.commits.retention import ConsumersChangedError, commit_fence
 from lakemerge.delta import TRUSTED_AGE_MS, AddFile, Attempt, DomainMetadata, dead_log_files, duration_ms
-from lakemerge.errors import CommitConflictError, InputError, TableDamagedError, VersionNotFoundError
+from lakemerge.errors import CommitConflictError, InputError, StoreError, TableDamagedError, VersionNotFoundError
 from lakemerge.format.block_index import DecodedLogs, LogCommit, log_version
 from lakemerge.format.consumers import advanced_ms, registrations_of, stored_position
 from lakemerge.format.ingests import INGEST_FOLDER, ingests_of
@@ -44,6 +44,7 @@ from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.lookup import find_rows
 from lakemerge.results.forgetting import ForgetResult, Left, Searched, Waiting
 from lakemerge.storage import open_store
+from lakemerge.storage.base import FileStat
 from lakemerge.storage.clock import store_time_ms
 from lakemerge.table.open_table import OpenTable
 from lakemerge.write.start import WriteRequest
@@ -108,6 +109,7 @@ class _Forget:
         self._digest = sought.digest(self._salt)
         self._rows = 0
         self._checked = False
+        self._unseen: tuple[Left, ...] = ()
         self._started = time.monotonic()
         self._counts: dict[tuple[str, tuple[int, ...]], int] = {}
 
@@ -380,7 +382,6 @@ class _Forget:
             required_domain=STATE_DOMAIN,
         )
         delete_exact(handle, old)
-        handle.store.clean_up(before_ms=now_ms - HALF_WRITTEN_MS, dry_run=False)
         waits = []
         marked = [file for file in handle.store.list(DELTA_LOG) if _log_version(file.path) is not None]
         young = [file for file in marked if (_log_version(file.path) or 0) < mark]
@@ -389,12 +390,24 @@ class _Forget:
             why = f"commits and checkpoints before version {mark} are deleted when they are an hour old"
             waits.append(Waiting(path=DELTA_LOG, reason=why, until=_instant(latest + TRUSTED_AGE_MS)))
         written = max((f.modified_ms for f in marked if _log_version(f.path) == mark), default=now_ms)
-        half = [f for f in handle.store.clean_up(before_ms=now_ms + 1, dry_run=True) if f.modified_ms <= written]
+        half = [file for file in self._half_written(now_ms) if file.modified_ms <= written]
         if half:
             latest = max(file.modified_ms for file in half)
             why = "half-written files of killed writers are deleted after a day"
             waits.append(Waiting(path=".", reason=why, until=_instant(latest + HALF_WRITTEN_MS)))
         return tuple(waits)
+
+    def _half_written(self, now_ms: int) -> tuple[FileStat, ...]:
+        """Half-written files that are too young to be deleted. Others are deleted."""
+        store = self._handle.store
+        try:
+            store.clean_up(before_ms=now_ms - HALF_WRITTEN_MS, dry_run=False)
+            self._unseen = ()
+            return store.clean_up(before_ms=now_ms + 1, dry_run=True)
+        except StoreError:
+            why = "half-written files of killed writers could not be listed or deleted; somebody who may has to do so"
+            self._unseen = (Left(path=".", reason=why),)
+            return ()
 
     # What is left
 
@@ -409,7 +422,8 @@ class _Forget:
                 for kind, files in (("ledger", job.ledger), ("rejects", job.rejects)) for file in files}  # fmt: skip
         named = bool(found.hits) and in_snapshot(tip, self._sought)
         waiting: dict[str, list[str]] = defaultdict(list)
-        left = [self._left(path, "it could not be read; look into it yourself") for path in found.unread]
+        left = list(self._unseen)
+        left += [self._left(path, "it could not be read; look into it yourself") for path in found.unread]
         for path in found.hits:
             version = _log_version(path)
             begin = begin_of(path) if version is None else version

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakemerge import LakeTable
+from lakemerge import LakeTable, StoreError
 from lakemerge.testing.faults import Call, Fault
 from tests.grep import grep
 from tests.unit.compaction.test_forget import PERSON, age, as_records, forgotten, key, left_of, people, rows
@@ -76,6 +76,22 @@ def _faults(number: int, *, after: bool) -> list[Fault]:
             raise Killed(call.method)
 
     return [Fault(action=counted, method=method, lasting=True, after=after) for method in CHANGES]
+
+
+def test_who_may_not_see_half_written_files_is_never_told_that_all_is_done(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    as_records(people(path))
+
+    def refused(call: Call) -> None:
+        raise StoreError("not for you")
+
+    LakeTable.open(path).forget(key())
+    age(path)
+    table, _ = open_over(path, Fault(action=refused, method="clean_up", lasting=True))
+    told = table.forget(key())
+    assert told.state == "found"
+    assert ["half-written" in left.reason for left in told.left] == [True]
+    assert LakeTable.open(path).forget(key()).state == "done"
 
 
 def test_grep_finds_what_the_folder_holds(tmp_path: Path) -> None:
