@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakemerge import LakeTable, StoreError
+from lakemerge.storage import LocalStore
 from lakemerge.testing.faults import Call, Fault
 from tests.grep import grep
-from tests.unit.compaction.test_forget import PERSON, age, as_records, forgotten, key, left_of, people, rows
+from tests.unit.compaction.test_forget import HOUR, PERSON, age, as_records, forgotten, key, left_of, people, rows
 from tests.unit.faults import open_over, rows_of
 
 
@@ -107,3 +108,22 @@ def test_grep_finds_what_the_folder_holds(tmp_path: Path) -> None:
         fastavro.writer(file, schema, [{"x": PERSON}], codec="deflate")
     assert len(grep(tmp_path, PERSON)) == 7
     assert grep(tmp_path, "nobody") == []
+
+
+def test_what_a_killed_writer_left_half_written_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    as_records(people(path))
+    writer = LocalStore(path).open_output("base/left.parquet")
+    sink = writer.__enter__()
+    sink.write(PERSON.encode())
+    sink.flush()
+    table = LakeTable.open(path)
+    assert {wait.path for wait in table.forget(key()).waits} == {"_delta_log", "."}
+    age(path)
+    told = table.forget(key())
+    assert (told.state, [wait.path for wait in told.waits]) == ("waiting", ["."])
+    assert told.until is not None
+    assert len(grep(path, PERSON)) == 1, "no reader sees it"
+    age(path, 24 * HOUR)
+    assert table.forget(key()).state == "done"
+    assert grep(path, PERSON) == []
