@@ -28,8 +28,10 @@ _kept: OrderedDict[tuple[str, str], KeptTable] = OrderedDict()
 class KeptTable:
     """A table that stays open, and the earlier versions of it that were asked for last."""
 
-    def __init__(self, table: OpenTable) -> None:
+    def __init__(self, table: OpenTable, mergers: Sequence[type[Merger]]) -> None:
         self.table = table
+        self.mergers = tuple(mergers)
+        """Those that it knows in addition to the installed ones."""
         self._earlier: OrderedDict[int, TableView] = OrderedDict()
 
     @property
@@ -66,6 +68,8 @@ def kept_table(path: str, storage: Mapping[str, object], mergers: Sequence[type[
     """
     key = (path, orjson.dumps(storage, option=orjson.OPT_SORT_KEYS).decode())
     found = _kept.pop(key, None)
+    if found is not None and found.mergers != tuple(mergers):
+        found = None  # whoever defines a merger anew wants the new one
     if found is not None:
         try:
             found.table.view  # noqa: B018 - follows the table's log
@@ -73,7 +77,7 @@ def kept_table(path: str, storage: Mapping[str, object], mergers: Sequence[type[
             found = None
     if found is None:
         handle = open_handle(path, storage or None, mergers, None)
-        found = KeptTable(OpenTable.without_session(handle, handle.log.snapshot()))
+        found = KeptTable(OpenTable.without_session(handle, handle.log.snapshot()), mergers)
     _kept[key] = found
     while len(_kept) > _TABLES:
         _kept.popitem(last=False)

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from lakemerge import LakeTable, TableReplacedError, VersionNotFoundError
+from lakemerge import LakeTable, Merger, TableReplacedError, VersionNotFoundError
 from lakemerge.layout.view import TableView
 from lakemerge.storage import LocalStore
 from lakemerge.table.kept import forget_tables, kept_table
 from lakemerge.testing.counting import CountingStore
+from mergers import EventTime
 from tests.unit.faults import create, frame
 
 Calls = Callable[[], Counter[str]]
@@ -112,3 +113,21 @@ def test_a_table_in_its_place(path: str, tmp_path: Path) -> None:
     assert rows(early) == 1
     with pytest.raises(TableReplacedError):
         kept.at(0)
+
+
+def test_a_merger_that_was_defined_anew(path: str) -> None:
+    """A notebook's cell runs twice, and its class is another one with the same name."""
+
+    def defined() -> type[Merger]:
+        class Mine(EventTime):
+            id = "6b0f0a3e-7c1f-4a57-9c0d-1f4d3a2b5c6d"
+            name = "mine"
+
+        return Mine
+
+    first, second = defined(), defined()
+    kept = kept_table(path, {}, [first])
+    assert kept_table(path, {}, [first]) is kept
+    again = kept_table(path, {}, [second])
+    assert second in list(again.table.handle.registry)
+    assert first not in list(again.table.handle.registry)
