@@ -188,7 +188,8 @@ def kept_rows(
     first: Sequence[FileSlice] = (),
 ) -> StoredRows:
     """See :func:`lakemerge.read.stored_rows.stored_rows`. The process keeps what it finds of each file slice for later
-    reads of the version, unless they are of some keys.
+    reads of the version. What a read of all keys has found does not serve look-ups: it names all logs that have rows of
+    the file slice, and a look-up merges its keys in less time than Spark takes to open these.
 
     :param spark: the session whose tasks premerge where there is much to do. By default, this process does.
     :param columns: those of computed rows that are merged first.
@@ -229,14 +230,18 @@ def are_kept(
 def _key(
     handle: Handle, view: TableView, spec: MergeSpec, file_slice: FileSlice, columns: Sequence[str] = ()
 ) -> tuple[Hashable, ...] | None:
-    """What tells a file slice from all others. ``None`` if only some of its keys are wanted, or if the caller has the
+    """What tells a file slice, or the part of one that a read wants, from all others. ``None`` if the caller has the
     rows of keys left out whose merge fails."""
-    if file_slice.wanted is not None or spec.leave_out is not None:
+    if file_slice.sought is not None or spec.leave_out is not None:
         return None
     # A folder that somebody brought back from a backup has other commits under the same numbers.
     version = (view.version, view.snapshot.digest)
     table = (handle.store.url, view.snapshot.metadata.id, *version, type(spec.merger))
-    return (*table, *_state_of(file_slice), *columns)
+    part: tuple[Hashable, ...] = ()
+    if file_slice.wanted is not None and file_slice.blocks:
+        blocks = tuple((each.file.path, each.first_row_group, each.version) for each in file_slice.blocks)
+        part = (file_slice.wanted, blocks)
+    return (*table, *_state_of(file_slice), *part, *columns)
 
 
 def _premerged(

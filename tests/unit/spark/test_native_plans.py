@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lakemerge import LakeTable
@@ -70,3 +72,46 @@ def test_each_file_slice_of_a_version_once(tmp_path: Path, merged: list[int], mi
     table.upsert(write[2])
     assert sum(file.wanted for file in found(tmp_path / "t").files) == 200
     assert len(merged) == 8, "each once more for the new version"
+
+
+def rows_of(path: Path, rows: StoredRows) -> list[tuple[int, int]]:
+    """What pyarrow reads of the files."""
+    found: list[tuple[int, int]] = []
+    for file in rows.files:
+        table = pq.read_table(path / file.path, columns=["id", "at"], partitioning=None)
+        bits = np.zeros(table.num_rows, dtype=np.bool_)
+        if file.words is not None:
+            told = np.unpackbits(file.words.view(np.uint8), bitorder="little")
+            start = file.skipped * 64
+            part = told[: table.num_rows - start]
+            bits[start : start + len(part)] = part
+        kept = table.filter(pa.array(bits if file.keeps else ~bits))
+        assert kept.num_rows == file.wanted
+        found += zip(kept["id"].to_pylist(), kept["at"].to_pylist(), strict=True)
+    return sorted(found)
+
+
+def test_look_ups_of_a_table_with_pending_commits(
+    tmp_path: Path, merged: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is merged once, and only logs with its rows are read: also after a read of all rows."""
+    monkeypatch.setattr(native, "merged_files", merged_files)  # only merges count
+    table = LakeTable.create(
+        tmp_path / "t", SCHEMA, key=["id"], ordering=["at"], buckets=2, properties={"lakemerge.maintenance": "off"}
+    )
+    expected = {}
+    for at, keys in ((1, range(1000)), (2, range(0, 300, 2)), (3, range(200, 500, 3)), (4, range(700, 1000, 5))):
+        table.upsert(pa.table([list(keys), [at] * len(keys)], schema=SCHEMA))
+        expected.update(dict.fromkeys(keys, at))
+        if at == 1:
+            table.compact()
+    assert rows_of(tmp_path / "t", found(tmp_path / "t")) == sorted(expected.items())
+    for turn in range(2):
+        merged.clear()
+        for condition, sought in (("id = 250", [250]), ("id IN (10, 203, 900)", [10, 203, 900]), ("id = 701", [701])):
+            looked = found(tmp_path / "t", condition)
+            rows = rows_of(tmp_path / "t", looked)
+            assert [row for row in rows if row[0] in sought] == [(key, expected[key]) for key in sought]
+            if len(sought) == 1:
+                assert len(looked.files) <= 2, "the base file, and the log with the row"
+        assert (len(merged) > 0) == (turn == 0)
