@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from lakemerge.spark.jar import jar_path, jar_version
+from lakemerge.spark.jar import CATALOG_CLASS, jar_path, jar_version
 
 __all__ = ["CATALOG_CLASS", "jar_path", "jar_version"]
-
-CATALOG_CLASS = "lakemerge.spark.LakeMergeCatalog"

@@ -12,7 +12,7 @@ from lakemerge._internal.arguments import checked
 from lakemerge.connector.jar import CATALOG_CLASS
 from lakemerge.errors import InputError, InstallError
 from lakemerge.spark.installed import check_installed
-from lakemerge.spark.jar import SWITCH, add_jar, is_forbidden
+from lakemerge.spark.jar import PATHS, SWITCH, add_jar, is_forbidden
 from mergers import Merger
 from mergers.wording import argument
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PATHS", "SWITCH", "catalog"]
 
-PATHS = "lakemerge"
-"""The name of the catalog whose tables are named by their paths."""
 TESTED = "Spark 4.0.2 to 4.3"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LACKING = re.compile(

@@ -14,7 +14,22 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SWITCH", "add_jar", "hidden_jar", "is_forbidden", "jar_class", "jar_path", "jar_version", "show_jar"]
+__all__ = [
+    "CATALOG_CLASS",
+    "PATHS",
+    "SWITCH",
+    "add_jar",
+    "hidden_jar",
+    "is_forbidden",
+    "jar_class",
+    "jar_path",
+    "jar_version",
+    "show_jar",
+]
+
+CATALOG_CLASS = "lakemerge.spark.LakeMergeCatalog"
+PATHS = "lakemerge"
+"""The name of the catalog whose tables are named by their paths."""
 
 SWITCH = "LAKEMERGE_CONNECTOR"
 """The environment variable that forbids the jar: ``off``."""

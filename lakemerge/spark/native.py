@@ -35,7 +35,8 @@ from lakemerge.read.merge import MergeSpec
 from lakemerge.read.premerge import Premerged, premerge
 from lakemerge.read.stored_rows import SelectedFile, StoredRows, merged_files, stored_rows
 from lakemerge.schema.schema import to_delta_json
-from lakemerge.spark.jar import SWITCH, is_forbidden, jar_class
+from lakemerge.spark.jar import CATALOG_CLASS, PATHS, SWITCH, is_forbidden, jar_class
+from lakemerge.spark.names import quoted
 from lakemerge.spark.sessions import jvm_session, session_id
 from lakemerge.spark.transport.jobs import map_evenly
 from lakemerge.spark.transport.sending import pickled
@@ -48,6 +49,7 @@ __all__ = [
     "are_kept",
     "kept_rows",
     "name_of",
+    "named_frame",
     "native_frame",
     "plan_json",
     "reachable",
@@ -57,6 +59,9 @@ __all__ = [
 
 _LOG = logger(__name__)
 _FRAMES: Final = "lakemerge.spark.NativeFrames"
+_SETTING: Final = "spark.lakemerge.nativeReads"
+_EXPECTED: Final = "tableId"
+"""An option of a catalog's read: which table it must be."""
 _ENTRY_BYTES: Final = 512
 _FILE_BYTES: Final = 32 * 2**20
 _PREMERGE_BYTES: Final = 96 * 2**20
@@ -129,7 +134,7 @@ def why_not_native(spark: SparkSession, view: TableView) -> str | None:
     """Why a session does not read a table's files by LakeMerge's own scan; ``None`` if it does."""
     session = jvm_session(spark)
     if session is None:
-        return "a client of Spark Connect makes no scans by itself; a catalog does (lakemerge.catalog)"
+        return _why_not_named(spark, view.store)
     if is_forbidden():
         return f"{SWITCH}=off in the environment"
     frames = _frames_of(spark)
@@ -137,6 +142,28 @@ def why_not_native(spark: SparkSession, view: TableView) -> str | None:
         return frames
     found = frames.refusal(session, to_delta_json(view.config.schema))
     return None if found is None else str(found)
+
+
+def _why_not_named(spark: SparkSession, store: Store) -> str | None:
+    """Why a client of Spark Connect does not name a table to its server's catalog; ``None`` if it does."""
+    prefix = f"spark.sql.catalog.{PATHS}"
+    if spark.conf.get(prefix, None) != CATALOG_CLASS:
+        return "a client of Spark Connect makes no scans by itself; call lakemerge.catalog, and the server does"
+    if not isinstance(store, LocalStore) or spark.conf.get(f"{prefix}.allowedPaths", None):
+        return "the server's catalog has options and permissions of its own: name the table there"
+    if str(spark.conf.get(_SETTING, "on")).lower() == "off":
+        return f"{_SETTING}=off in the session"
+    return None
+
+
+def named_frame(spark: SparkSession, handle: Handle, view: TableView, columns: Sequence[str]) -> DataFrame:
+    """The rows by the scan of a catalog, for a client of Spark Connect. The server plans the read.
+
+    :param columns: at least one.
+    """
+    table = f"{PATHS}.{quoted(handle.store.url)} VERSION AS OF {view.version}"
+    expected = f"WITH ('{_EXPECTED}' = '{view.snapshot.metadata.id}')"
+    return spark.sql(f"SELECT {', '.join(map(quoted, columns))} FROM {table} {expected}")  # noqa: S608 - quoted names
 
 
 def _frames_of(spark: SparkSession) -> Any:

@@ -34,6 +34,7 @@ from lakemerge.spark.native import (
     are_kept,
     kept_rows,
     name_of,
+    named_frame,
     native_frame,
     why_not_kernel,
     why_not_native,
@@ -43,6 +44,7 @@ from lakemerge.spark.scans import scan_clean, scan_minor
 from lakemerge.spark.sessions import jvm_session, prepare_workers
 from lakemerge.spark.transport.jobs import parallelism
 from lakemerge.sql.times import parse_zone
+from mergers import default_registry
 
 __all__ = ["COMPUTED", "PARSED", "Ways", "native_ways", "read_dataframe", "understood", "ways_of"]
 
@@ -61,10 +63,12 @@ def read_dataframe(
     filter: str | Column | None,
     keys: pa.Table | None = None,
     hypothetical: bool = False,
+    may_name: bool = False,
 ) -> DataFrame:
     """See :meth:`lakemerge.LakeTable.to_df`.
 
     :param hypothetical: whether the table has no such version, so that other processes cannot read it.
+    :param may_name: whether a catalog would show the same rows of the version.
     :param keys: if given, rows of other keys may be left out, or be as they were at any time. The key columns in key
         order and the table's types.
     """
@@ -85,7 +89,8 @@ def read_dataframe(
         read = [name for name in view.config.schema.names if name in condition.columns or name in names]
     file_slices = prune_file_slices(view, condition) if keys is None else file_slices_of_keys(view, keys)
     frame = None
-    if keys is None and not hypothetical:
+    by_catalog = jvm_session(spark) is None
+    if keys is None and not hypothetical and (may_name or not by_catalog):
         known = None if condition is None else (str(filter), condition)
         frame = _native(spark, handle, view, spec, file_slices, read, known)
     if frame is None:
@@ -159,6 +164,9 @@ def _native(
     ways = native_ways(spark, handle, view, spec, file_slices, columns)
     if isinstance(ways, str):
         return None
+    if jvm_session(spark) is None:
+        is_known = any(known is type(spec.merger) for known in default_registry())
+        return named_frame(spark, handle, view, columns) if is_known else None
     places = {id(file_slice) for file_slice in may_pick_places(file_slices, spec)}
     first = [file_slice for file_slice in ways.premerge if id(file_slice) not in places]
     rows = kept_rows(handle, view, spec, file_slices, spark, columns=columns, first=first)

@@ -826,7 +826,8 @@ class LakeTable:
         from lakemerge.spark.reader import read_dataframe
 
         view, handle = in_mode(self._open.view, mode), on_failed_keys(self._open.handle, failed_keys)
-        return read_dataframe(spark, handle, view, columns=columns, filter=filter)
+        may_name = mode == "merged" and failed_keys == "raise"
+        return read_dataframe(spark, handle, view, columns=columns, filter=filter, may_name=may_name)
 
     @checked
     def create_temp_view(

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,12 +133,59 @@ print(json.dumps(said))
 """
 
 
-def test_a_round_in_a_connect_session(tmp_path: Path) -> None:
-    check_round("local[2]", tmp_path)
+READS = """
+import json, os, sys
+import lakemerge
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from lakemerge import LakeTable
+
+path = sys.argv[1] + " x"
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+said = {}
+
+def made(at):
+    key = {"key": ["part", "id"], "partition_by": ["part"], "buckets": 2}
+    table = LakeTable.create(path, "part STRING, id BIGINT, n BIGINT", **key)
+    for step in range(at):
+        keys = range(0, 60, step + 1)
+        table.upsert(pa.table({"part": [f"p{key % 3}" for key in keys], "id": keys, "n": [key + step for key in keys]}))
+
+made(2)
+said["before"] = LakeTable.open(path, spark=spark).explain_read().not_native
+lakemerge.catalog(spark, "lake", warehouse=sys.argv[1] + "-lake")
+table = LakeTable.open(path, spark=spark)
+said["after"] = table.explain_read().not_native
+frame = table.to_df()
+said["plan"] = "BatchScan" in frame._explain_string() and "MapInArrow" not in frame._explain_string()
+said["rows"] = sorted((row.id, row.n) for row in frame.collect())
+said["some"] = sorted(tuple(row) for row in table.to_df(columns=["n", "part"], filter="id IN (7, 8)").collect())
+said["counts"] = [table.to_df(columns=[]).count(), frame.where("part = 'p1'").count()]
+first = LakeTable.open(path, spark=spark, version=1)
+said["first"] = sum(row.n for row in first.to_df().collect())
+said["base"] = table.to_df(mode="base").count()
+spark.conf.set("spark.lakemerge.nativeReads", "off")
+said["off"] = table.explain_read().not_native
+said["united"] = sorted((row.id, row.n) for row in table.to_df().collect()) == said["rows"]
+spark.conf.unset("spark.lakemerge.nativeReads")
+again = table.to_df()
+os.rename(path, path + "-away")
+made(3)
+try:
+    said["replaced"] = again.count()
+except AnalysisException as error:
+    said["replaced"] = error.getCondition()
+spark.stop()
+print(json.dumps(said))
+"""
 
 
-def check_round(remote: str, tmp_path: Path) -> None:
-    """A table's life in a client of this server, or in one that starts a server for itself."""
+def told(script: str, tmp_path: Path, remote: str = "local[2]") -> dict[str, Any]:
+    """What a script says, in a process of its own.
+
+    :param remote: the server, or where a session of the script starts one for itself.
+    """
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("SPARK_")},
         "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
@@ -146,7 +194,7 @@ def check_round(remote: str, tmp_path: Path) -> None:
         "JDK_JAVA_OPTIONS": QUICK_JAVA,
     }
     ran = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "t"), remote],
+        [sys.executable, "-c", script, str(tmp_path / "t"), remote],
         check=False,
         capture_output=True,
         text=True,
@@ -154,7 +202,17 @@ def check_round(remote: str, tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert ran.returncode == 0, ran.stderr[-4000:]
-    said = json.loads(ran.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+def test_a_round_in_a_connect_session(tmp_path: Path) -> None:
+    check_round("local[2]", tmp_path)
+
+
+def check_round(remote: str, tmp_path: Path) -> None:
+    """A table's life in a client of this server, or in one that starts a server for itself."""
+    said = told(SCRIPT, tmp_path, remote)
     assert said["load"] == ["load", 1, 100]
     assert said["append"] == ["append", 2, 10]
     assert "key column 'id' is null in 1 row(s)" in said["refused"]
@@ -193,3 +251,19 @@ def check_round(remote: str, tmp_path: Path) -> None:
         "LAKEMERGE_UNSUPPORTED",
     ]
     assert said["by python"] == rows_now
+
+
+def test_reads_by_the_scan_of_the_server(tmp_path: Path) -> None:
+    """Once the session has LakeMerge's catalogs. The table is the one that the client has opened."""
+    said = told(READS, tmp_path)
+    rows = [[key, key + (key % 2 == 0)] for key in range(60)]
+    assert "call lakemerge.catalog" in said["before"]
+    assert (said["after"], said["plan"]) == (None, True)
+    assert said["rows"] == rows
+    assert said["some"] == [[7, "p1"], [9, "p2"]]
+    assert said["counts"] == [60, 20]
+    assert said["first"] == sum(range(60))
+    assert said["base"] == 60
+    assert said["off"] == "spark.lakemerge.nativeReads=off in the session"
+    assert said["united"]
+    assert said["replaced"] == "LAKEMERGE_TABLE_REPLACED"

@@ -37,6 +37,9 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * command see the same rows, and a command that writes is judged by what it read.
  */
 class LakeMergeTable implements SupportsRead, SupportsWrite, SupportsRowLevelOperations, SupportsMetadataColumns {
+  /** An option of a read: which table it must be. */
+  private static final String EXPECTED = "tableId";
+
   final long version;
   /** Higher than that of each table that was loaded before. */
   final long loaded = ReadVersions.nextLoad();
@@ -146,7 +149,12 @@ class LakeMergeTable implements SupportsRead, SupportsWrite, SupportsRowLevelOpe
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
     ReadVersions.note(this);
-    return scan(options);
+    Map<String, String> others = new HashMap<>(options.asCaseSensitiveMap());
+    others.keySet().removeIf(EXPECTED::equalsIgnoreCase);
+    if (!options.getOrDefault(EXPECTED, id).equals(id)) {
+      throw Errors.refusal("table-replaced", "the table at " + path + " is another than the one that was opened");
+    }
+    return scan(new CaseInsensitiveStringMap(others));
   }
 
   /** A scan of the version. */
