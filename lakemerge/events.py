@@ -42,6 +42,8 @@ class Event:
     result: object
     """What the call returned; ``None`` where it failed."""
     error: Exception | None
+    sources: tuple[str, ...] = ()
+    """Where an ingest job takes its rows from: folders and URLs, as far as they are known."""
 
     def values(self) -> dict[str, int | float | str]:
         """The numbers and words of the result by name, such as ``version``; for an Arrow table its ``rows``."""
@@ -87,16 +89,19 @@ def observed(method: _Method, operation: str | None = None) -> _Method:
             with unwrap_errors():
                 result = method(self, *args, **kwargs)
         except Exception as error:
-            _tell(name, self.url, started, None, error)
+            _tell(name, self, started, None, error)
             raise
-        _tell(name, self.url, started, result, None)
+        _tell(name, self, started, result, None)
         return result
 
+    call.__lakemerge_observed__ = name  # type: ignore[attr-defined] # for lists of what is told
     return cast("_Method", call)
 
 
-def _tell(operation: str, url: str, started: float, result: object, error: Exception | None) -> None:
-    event = Event(operation=operation, table=url, seconds=time.perf_counter() - started, result=result, error=error)
+def _tell(operation: str, called: _Observed, started: float, result: object, error: Exception | None) -> None:
+    url, sources = called.url, tuple(getattr(called, "sources", ()))
+    seconds = time.perf_counter() - started
+    event = Event(operation=operation, table=url, seconds=seconds, result=result, error=error, sources=sources)
     said = {"operation": operation, "table": url, "seconds": "", **event.values()}
     said["seconds"] = f"{event.seconds:.3f}"  # results count theirs, without what the call did around them
     if error is not None:

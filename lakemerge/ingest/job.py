@@ -16,6 +16,7 @@ import pyarrow as pa
 from lakemerge._internal.arguments import checked, items, shown, whole
 from lakemerge.commits.provenance import DomainChangedError
 from lakemerge.errors import CommitConflictError, InputError, RetryError, StoreError, VersionNotFoundError
+from lakemerge.events import observed
 from lakemerge.format.ingests import ingests_of
 from lakemerge.format.ledger import REJECTS, Entry, FileState
 from lakemerge.ingest.committing import Standing, note, standing_of
@@ -77,6 +78,16 @@ class IngestJob:
         """What the table knows the job by."""
         return self._name
 
+    @property
+    def url(self) -> str:
+        """The URL of the table."""
+        return self._table.url
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The folders and files that the job was given by name; none if it has no source here."""
+        return () if self._settings is None else self._settings.files.names
+
     @checked
     def run(self, *, every: object = None, drain: bool = False) -> IngestResult:
         """Take up the files that are there now; with ``every``, go on until :meth:`stop`.
@@ -88,6 +99,9 @@ class IngestJob:
         :param drain: also merge bins that are below their minima.
         :raises lakemerge.InputError: the table was restored (call :meth:`reset`), or the job cannot be run on it.
         """
+        return observed(IngestJob._taken_up, "ingest")(self, every, drain)
+
+    def _taken_up(self, every: object, drain: bool) -> IngestResult:
         settings = self._needed()
         interval_ms = None if every is None else milliseconds_of(every, "every")
         if not self._running.acquire(blocking=False):

@@ -37,7 +37,7 @@ from lakemerge.read.stored_rows import SelectedFile, StoredRows, merged_files, s
 from lakemerge.schema.schema import to_delta_json
 from lakemerge.spark.jar import CATALOG_CLASS, PATHS, SWITCH, is_forbidden, jar_class
 from lakemerge.spark.names import quoted
-from lakemerge.spark.sessions import jvm_session, session_id
+from lakemerge.spark.sessions import jvm_session, session_id, why_unplanned
 from lakemerge.spark.transport.jobs import map_evenly
 from lakemerge.spark.transport.sending import pickled
 from lakemerge.storage import LocalStore, S3Store, Store
@@ -177,7 +177,7 @@ def _frames_of(spark: SparkSession) -> Any:
     return _frames[key]
 
 
-def why_not_kernel(handle: Handle, spec: MergeSpec) -> str | None:
+def why_not_kernel(spark: SparkSession, handle: Handle, spec: MergeSpec) -> str | None:
     """Why tasks of the scan cannot run the kernel; ``None`` if they can. They open the table anew, and know mergers
     that are installed."""
     if not isinstance(handle.store, LocalStore):
@@ -186,7 +186,7 @@ def why_not_kernel(handle: Handle, spec: MergeSpec) -> str | None:
         return "keys whose merge fails are left out"
     if not any(known is type(spec.merger) for known in default_registry()):
         return "the merger is not an installed one"
-    return None
+    return why_unplanned(spark)
 
 
 def reachable(store: Store) -> tuple[str | None, Mapping[str, str]]:

@@ -118,7 +118,7 @@ def native_ways(
     computed = _without([each for each in file_slices if not each.is_merged], places)
     first = _merged_first(handle, view, spec, computed, columns)
     to_merge = _without(computed, first)
-    why = why_not_kernel(handle, spec) if to_merge else None
+    why = why_not_kernel(spark, handle, spec) if to_merge else None
     return why or Ways(
         clean=[file_slice for file_slice in file_slices if file_slice.is_clean],
         minor=[file_slice for file_slice in file_slices if file_slice.is_merged and not file_slice.is_clean],
@@ -173,7 +173,7 @@ def _native(
     slices = None
     if rows.kernel:
         # More than the metadata said, if a log lacks columns.
-        if why_not_kernel(handle, spec) is not None:
+        if why_not_kernel(spark, handle, spec) is not None:
             return None
         prepare_workers(spark)
         slices = KernelSlices(frozenset(map(name_of, rows.kernel)), handle.settings, parallelism(spark))

@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 import re
+import shutil
 import sys
 import sysconfig
 import threading
@@ -35,6 +36,7 @@ __all__ = [
     "session_settings",
     "unlike_here",
     "use_own_python",
+    "why_unplanned",
 ]
 
 _LOCAL = re.compile(r"local(\[.*\])?")
@@ -192,6 +194,17 @@ def prepare_workers(spark: SparkSession) -> None:
             "theirs that has it, or send an environment with the job (spark.archives)"
         )
     _checked.add(key)
+
+
+def why_unplanned(spark: SparkSession) -> str | None:
+    """Why Spark cannot plan a read of a Python data source; ``None`` if it can. The driver's JVM does so by the Python
+    that workers run, which the driver may lack where a job sends an environment."""
+    if jvm_session(spark) is None:
+        return None
+    python = str(cast("Any", spark).sparkContext.pythonExec)
+    if shutil.which(python) is not None:
+        return None
+    return f"the driver has no {python}, with which Spark plans tasks of a Python data source"
 
 
 def use_own_python(spark: SparkSession) -> bool:

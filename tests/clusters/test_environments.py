@@ -26,7 +26,7 @@ OURS = ("mergers", "lakemerge", "compaction", "pyspark_lakemerge.py", "pyspark_l
 NEEDED = ("pyarrow", "numpy", "fsspec", "orjson", "sqlglot")
 _LEFT_OUT = re.compile(r"/__pycache__(/|$)|/pyarrow/(include|src)/|/tests/")
 JOB = """
-    import json, sys
+    import json, os, sys
     from pathlib import Path
 
     sys.path.insert(0, sys.argv[2])
@@ -50,9 +50,16 @@ JOB = """
     # The worker has the table's files by the path, and the code of the merger by the job.
     said["modes"] = life.newest_table(spark, folder / "newest")
     said["rows"] = {}
+    here = os.getcwd()
+    os.chdir("/")  # where a driver has no ./packed
+    table = life.opened(spark, folder / "newest", "native, kernel")
+    said["unplanned"] = table.explain_read().not_native
+    said["rows"]["without the workers' Python on the driver"] = life.look(table)
+    os.chdir(here)
     for route in life.ROUTES:
         table = life.opened(spark, folder / "newest", route)
         said["rows"][route] = life.look(table)
+    said["not native"] = life.opened(spark, folder / "newest", "native, kernel").explain_read().not_native
     said["rows"]["through format()"] = sorted(
         tuple(row) for row in spark.read.format("lakemerge").load(str(folder / "newest")).collect()
     )
@@ -128,8 +135,9 @@ def test_an_environment_that_the_job_sends(packed: Path, tmp_path: Path) -> None
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_HOME": str(spark_home(tmp_path)),
     }
-    folder = tmp_path / "elsewhere"
+    folder = tmp_path / "here"
     folder.mkdir()
+    (folder / "packed").symlink_to(packed.parent / "packed")  # the driver is where the environment was made
     command = [str(submit), "--master", "local-cluster[2,1,1024]", *settings]
     ran = subprocess.run(
         [*command, str(job), str(tmp_path), str(ROOT), str(without)],
@@ -151,6 +159,8 @@ def test_an_environment_that_the_job_sends(packed: Path, tmp_path: Path) -> None
         assert [tuple(row) for row in rows] == NEWEST, way
     assert said["compacted"] == 4
     assert [tuple(row) for row in said["joined"]] == COMPUTED
+    assert "the driver has no ./packed/bin/python" in said["unplanned"]
+    assert said["not native"] is None
     everything = "lakemerge, mergers, compaction, fsspec, numpy, orjson, pyarrow, sqlglot"
     assert len(said["refused"]) == 1, "what needs no worker goes on"
     assert f"they lack {everything} (in {without}" in said["refused"][0]

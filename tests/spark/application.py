@@ -38,7 +38,7 @@ gain there is less than they cost, which was two fifths of all processor time of
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS = ROOT / "tests" / "spark" / "workers"
 _SPAWN = multiprocessing.get_context("spawn")
-_DEADLINE_S = 600
+_DEADLINE_S = 850
 _DEPLOY = "org.apache.spark.deploy"
 _NO_PAGE = ("--webui-port", "0")
 

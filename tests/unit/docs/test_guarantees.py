@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMED = re.compile(
-    r"`((?:unit|property|merge_source|soak|spark|s3|stores|interop|conformance|golden|interleavings)/[\w./]*)(?:::(\w+))?`"
+    r"`((?:unit|clusters|property|merge_source|soak|spark|s3|stores|interop|conformance|golden|interleavings)/[\w./]*)(?:::(\w+))?`"
 )
 
 

@@ -28,13 +28,33 @@ SPARK_DOORS = (
     "pyspark_lakemerge",
     "pyspark_lakemerge_catalog",
 )
-LOOSE = {"bins", "errors", "events", "frames", "handle", "options", "python_values", "quantities", "spark_errors"}
+LOOSE = {
+    "bins",
+    "errors",
+    "events",
+    "frames",
+    "handle",
+    "openlineage",
+    "options",
+    "python_values",
+    "quantities",
+    "spark_errors",
+}
 LAYERS = (
     ("mergers", "lakemerge.errors", "lakemerge.sql"),
     (
         *(
             f"lakemerge.{name}"
-            for name in ("_internal", "bins", "events", "options", "quantities", "results", "spark_errors")
+            for name in (
+                "_internal",
+                "bins",
+                "events",
+                "openlineage",
+                "options",
+                "quantities",
+                "results",
+                "spark_errors",
+            )
         ),
     ),
     ("lakemerge.storage",),

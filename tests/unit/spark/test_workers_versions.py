@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark", reason="the check is part of the Spark side")
 
 from lakemerge.spark.installed import OLDEST_PYSPARK
-from lakemerge.spark.sessions import OLDEST_PYARROW, WORKERS_NEED, unlike_here
+from lakemerge.spark.sessions import OLDEST_PYARROW, WORKERS_NEED, unlike_here, why_unplanned
 
 OWN = version("lakemerge")
 
@@ -42,3 +45,17 @@ def test_what_workers_need_is_what_the_package_needs() -> None:
     assert {"lakemerge", "mergers", "compaction"} | dependencies == set(WORKERS_NEED)
     [spark] = [line for line in project["optional-dependencies"]["spark"] if line.startswith("pyspark")]
     assert spark.startswith(f"pyspark>={'.'.join(map(str, OLDEST_PYSPARK))}.")
+
+
+def test_a_driver_that_lacks_the_workers_python() -> None:
+    """Where a job sends an environment, their Python is a path that executors have."""
+
+    def why(python: str) -> str | None:
+        session: Any = SimpleNamespace(_jsparkSession=object(), sparkContext=SimpleNamespace(pythonExec=python))
+        return why_unplanned(session)
+
+    assert "the driver has no ./packed/bin/python" in str(why("./packed/bin/python"))
+    assert why(sys.executable) is None
+    assert why("sh") is None, "found on the path"
+    client: Any = SimpleNamespace()
+    assert why_unplanned(client) is None, "a server plans for a client of Spark Connect"
