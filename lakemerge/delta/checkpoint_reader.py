@@ -1,10 +1,15 @@
-"""Reading V1 checkpoints: the rows of each kind of action, column by column."""
+"""Reading checkpoints: the rows of each kind of action, column by column.
+
+A checkpoint of V1 is Parquet. One of V2 is Parquet or JSON, and may name *sidecars*, Parquet files with the data files
+(Delta protocol, "Checkpoints").
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, cast
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -19,9 +24,10 @@ from lakemerge.delta.actions import (
     Protocol,
     RemoveFile,
     Txn,
+    decode,
     decode_path,
 )
-from lakemerge.delta.listing import Checkpoint
+from lakemerge.delta.listing import SIDECAR_FOLDER, Checkpoint
 from lakemerge.delta.snapshot import SnapshotBuilder
 from lakemerge.delta.vectors import DeletionVector
 from lakemerge.errors import InputError, TableDamagedError, UnsupportedFeatureError
@@ -48,6 +54,7 @@ _COLUMNS: Final = (
     *(f"add.{name}" for name in (*ADD_EXTRA, "deletionVector")),
     *(f"remove.{name}" for name in ("path", "deletionTimestamp", "dataChange", "partitionValues", "size")),
     "remove.deletionVector",
+    "sidecar",
 )
 """The columns that are read. Parsed statistics and partition values are not read."""
 
@@ -61,17 +68,61 @@ def read_checkpoint(store: Store, checkpoint: Checkpoint) -> SnapshotBuilder:
         # Fetched whole, so that a failing store is not taken for a damaged file: pyarrow
         # reports both as OSError.
         data = store.get(part.path)
+        sidecars: list[str] = []
         try:
             with collector_paused():
-                file = pq.ParquetFile(pa.BufferReader(data))
-                replay.apply(_actions(file.read(columns=list(_COLUMNS))))
-            digests.add(_digest(file))
+                if part.path.endswith(".json"):
+                    replay.apply(decode(data, part.path))
+                    sidecars = _sidecars_in_json(data)
+                    digests.add(None)
+                else:
+                    file = pq.ParquetFile(pa.BufferReader(data))
+                    table = file.read(columns=list(_COLUMNS))
+                    replay.apply(_actions(table))
+                    sidecars = _sidecars(table)
+                    digests.add(_digest(file))
         except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError, InputError) as error:
             if isinstance(error, OSError) and not is_own_failure(error):
                 raise
             raise TableDamagedError(f"{part.path} cannot be read: {error}", path=part.path) from error
+        for name in sidecars:
+            _read_sidecar(store, part.path, name, replay)
     replay.digest = digests.pop() if len(digests) == 1 else None
     return replay
+
+
+def _read_sidecar(store: Store, checkpoint: str, name: str, replay: SnapshotBuilder) -> None:
+    """Take up the data files that a sidecar of a checkpoint names.
+
+    Raises :class:`UnsupportedFeatureError` for one in another place than the log's folder of sidecars.
+    """
+    if "/" in name:
+        raise UnsupportedFeatureError(
+            f"{checkpoint} has its sidecar at {name!r}, and this library reads sidecars in {SIDECAR_FOLDER}",
+            features=("v2Checkpoint",),
+        )
+    path = f"{SIDECAR_FOLDER}/{name}"
+    try:
+        with collector_paused():
+            replay.apply(_actions(pq.ParquetFile(pa.BufferReader(store.get(path))).read(columns=list(_COLUMNS))))
+    except FileNotFoundError as error:
+        raise TableDamagedError(f"{path} is missing, which {checkpoint} names", path=checkpoint) from error
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError, InputError) as error:
+        if isinstance(error, OSError) and not is_own_failure(error):
+            raise
+        raise TableDamagedError(f"{path} cannot be read: {error}", path=checkpoint) from error
+
+
+def _sidecars(table: pa.Table) -> list[str]:
+    if "sidecar" not in table.column_names:
+        return []
+    rows = table.column("sidecar").combine_chunks().drop_null()
+    return cast(list[str], _Columns(rows).required("path")) if len(rows) else []
+
+
+def _sidecars_in_json(data: bytes) -> list[str]:
+    lines = (orjson.loads(line) for line in data.split(b"\n") if b'"sidecar"' in line)
+    return [line["sidecar"]["path"] for line in lines if line.get("sidecar") is not None]
 
 
 def _digest(file: pq.ParquetFile) -> str | None:

@@ -20,6 +20,7 @@ from mergers.wording import in_python
 __all__ = [
     "LAST_CHECKPOINT",
     "LOG_FOLDER",
+    "SIDECAR_FOLDER",
     "Checkpoint",
     "Listing",
     "begun",
@@ -33,6 +34,8 @@ __all__ = [
 ]
 
 LOG_FOLDER: Final = "_delta_log"
+SIDECAR_FOLDER: Final = f"{LOG_FOLDER}/_sidecars"
+"""The folder of those parts of V2 checkpoints that hold the data files."""
 LAST_CHECKPOINT: Final = f"{LOG_FOLDER}/_last_checkpoint"
 
 _DIGITS: Final = 20
@@ -51,7 +54,8 @@ _logger = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A complete V1 checkpoint: one file, or all parts of a multi-part one in order."""
+    """A complete checkpoint: one file, or all parts of a multi-part one in order. One file may be of V1 or V2, and one
+    of V2 may name sidecars."""
 
     version: int
     parts: tuple[FileStat, ...]
@@ -61,9 +65,8 @@ class Checkpoint:
 class Listing:
     commits: Mapping[int, FileStat]
     checkpoints: tuple[Checkpoint, ...]
-    """The checkpoints, oldest first. If a version has a single file and parts, the single file is used."""
-    v2_checkpoints: tuple[int, ...]
-    """Versions of UUID-named checkpoints, which are not read."""
+    """The checkpoints, oldest first, one of each version: a single file with the classic name before parts, and these
+    before a file with a UUID in its name."""
 
     @property
     def latest(self) -> int | None:
@@ -120,7 +123,7 @@ def list_log(store: Store, *, since: int = 0, until: int | None = None, at_least
     commits: dict[int, FileStat] = {}
     classic: dict[int, FileStat] = {}
     parts: dict[tuple[int, int], dict[int, FileStat]] = {}
-    v2: list[int] = []
+    named: dict[int, FileStat] = {}
     for name, stat in _entries(store, since, until):
         if found := _COMMIT.fullmatch(name):
             commits[int(found[1])] = stat
@@ -129,15 +132,16 @@ def list_log(store: Store, *, since: int = 0, until: int | None = None, at_least
         elif found := _PART.fullmatch(name):
             parts.setdefault((int(found[1]), int(found[3])), {})[int(found[2])] = stat
         elif found := _UUID_NAMED.fullmatch(name):
-            v2.append(int(found[1]))
-    complete = {
+            named[int(found[1])] = stat
+    complete: dict[int, tuple[FileStat, ...]] = {version: (stat,) for version, stat in named.items()}
+    complete |= {
         version: tuple(stats[part] for part in sorted(stats))
         for (version, count), stats in sorted(parts.items())
         if sorted(stats) == list(range(1, count + 1))
     }
     complete.update({version: (stat,) for version, stat in classic.items()})
     _fill_gaps(store, commits, since=since, newest_checkpoint=max(complete, default=None), at_least=at_least)
-    return Listing(commits, tuple(Checkpoint(v, complete[v]) for v in sorted(complete)), tuple(v2))
+    return Listing(commits, tuple(Checkpoint(v, complete[v]) for v in sorted(complete)))
 
 
 def read_hint(store: Store) -> int | None:

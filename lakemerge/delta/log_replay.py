@@ -24,7 +24,6 @@ from lakemerge.delta.snapshot import Snapshot, SnapshotBuilder
 from lakemerge.errors import (
     TableDamagedError,
     TableError,
-    UnsupportedFeatureError,
     VersionNotFoundError,
 )
 from lakemerge.storage.base import Store
@@ -52,8 +51,6 @@ def load(store: Store, listing: Listing, version: int | None, *, required_domain
     listing = own_part(store, listing, required_domain)
     latest = listing.latest
     if latest is None:
-        if listing.v2_checkpoints:
-            raise _v2_refusal()
         raise no_log(store)
     wanted = latest if version is None else version
     if not 0 <= wanted <= latest:
@@ -332,8 +329,6 @@ def _false(checkpoint: Checkpoint) -> _FalseCheckpointError:
 def _unreachable(
     listing: Listing, checkpoint: Checkpoint | None, gap: int, wanted: int, latest: int
 ) -> TableError | VersionNotFoundError:
-    if checkpoint is None and any(version <= wanted for version in listing.v2_checkpoints):
-        return _v2_refusal()
     if checkpoint is None and listing.checkpoints and listing.earliest is not None:
         return _not_found(listing, wanted, latest)
     return gap_error(gap, wanted if gap < wanted else latest)
@@ -355,10 +350,3 @@ def _shown(epoch_ms: int) -> str:
         return dt.datetime.fromtimestamp(epoch_ms / 1000, dt.UTC).isoformat(timespec="milliseconds")
     except (OverflowError, ValueError, OSError):
         return f"{epoch_ms} ms"
-
-
-def _v2_refusal() -> UnsupportedFeatureError:
-    return UnsupportedFeatureError(
-        "the table uses v2Checkpoint; with that it cannot be read by this library: a newer lakemerge may know it",
-        features=("v2Checkpoint",),
-    )

@@ -26,7 +26,9 @@ __all__ = [
     "writer_features",
 ]
 
-READER_FEATURES: Final = frozenset({"columnMapping", "deletionVectors", "timestampNtz", "typeWidening"})
+READER_FEATURES: Final = frozenset(
+    {"columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck"}
+)
 WRITER_FEATURES: Final = frozenset(
     {
         "checkConstraints",
@@ -37,6 +39,8 @@ WRITER_FEATURES: Final = frozenset(
         "lakemerge",
         "timestampNtz",
         "typeWidening",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
     }
 )
 
@@ -58,6 +62,7 @@ _UNIT_MS: Final = {
     "week": 604_800_000,
 }
 _MAPPING_MODE: Final = "delta.columnMapping.mode"
+_MODES: Final = ("none", "name", "id")
 _NUMBER: Final = re.compile("[0-9]{1,18}")
 _POSITIVE: Final = re.compile("[1-9][0-9]{0,8}")
 
@@ -73,7 +78,7 @@ def check_readable(protocol: Protocol, metadata: Metadata | None = None) -> None
             min_reader=protocol.min_reader,
         )
     _refuse(protocol.reader_features - READER_FEATURES, "read")
-    if metadata is not None and (mode := metadata.configuration.get(_MAPPING_MODE, "none")) not in ("none", "name"):
+    if metadata is not None and (mode := metadata.configuration.get(_MAPPING_MODE, "none")) not in _MODES:
         _refuse(frozenset({f"columnMapping of mode {mode!r}"}), "read")
 
 

@@ -29,7 +29,7 @@ from lakemerge.delta import (
     encode,
 )
 from lakemerge.delta.checkpoint import encode_checkpoint
-from lakemerge.errors import NotATableError, TableDamagedError, UnsupportedFeatureError, VersionNotFoundError
+from lakemerge.errors import NotATableError, TableDamagedError, VersionNotFoundError
 from lakemerge.storage import FileStat, LocalStore, open_store
 from lakemerge.testing.counting import CountingStore
 from tests.relink import relink
@@ -216,11 +216,11 @@ def test_other_files_in_the_log_are_passed_over(tmp_path: Path) -> None:
     assert read(tmp_path) == last
 
 
-def test_only_v2_checkpoints_left_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_of_v2_without_the_commits_is_named(tmp_path: Path) -> None:
     grow(tmp_path, 5)
     entry(tmp_path, f"{4:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.parquet").write_bytes(b"")
     commit_file(tmp_path, 0).unlink()
-    with pytest.raises(UnsupportedFeatureError, match="v2Checkpoint"):
+    with pytest.raises(TableDamagedError, match="80a083e8-7026-4e79-81be-64bd76c43a11"):
         read(tmp_path)
 
 
