@@ -19,6 +19,7 @@ __all__ = ["altered", "created", "shown_properties"]
 
 _NAMES: Final = ("key", "ordering")
 _OF_SPARK: Final = ("provider", "owner", "is_managed_location", "external", "comment", "location", "collation")
+_DECLARED: Final = re.compile(r"\"((?:char|varchar)\([0-9]+\))\"")
 _NAME: Final = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^`,]+?))\s*(?:,|$)")
 
 
@@ -152,7 +153,9 @@ def _added(change: Mapping[str, Any], column: Sequence[str]) -> str:
         raise SchemaError(f"ADD COLUMN {_dotted(column)} NOT NULL: rows that are there would have no value")
     comment = change.get("comment")
     told = "" if comment is None else " COMMENT '" + comment.replace("\\", "\\\\").replace("'", "\\'") + "'"
-    return f"{_dotted(column)} {type_ddl(_type(change['type']))}{told}"
+    declared = _DECLARED.fullmatch(change["type"].strip().lower())
+    kind = type_ddl(_type(change["type"])) if declared is None else declared[1]
+    return f"{_dotted(column)} {kind}{told}"
 
 
 def _place(order: list[str], column: Sequence[str], change: Mapping[str, Any]) -> None:

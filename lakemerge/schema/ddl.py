@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from lakemerge._internal.near import nearest
 from lakemerge.errors import SchemaError
+from lakemerge.schema.lengths import LENGTH
 from lakemerge.schema.limits import TOO_DEEP
 
 __all__ = ["NO_LENGTHS", "PLACEHOLDER", "TIMESTAMP", "TIMESTAMP_NTZ", "parse_columns", "parse_ddl", "parse_path"]
@@ -51,7 +52,7 @@ _SIMPLE: dict[str, pa.DataType] = {
 }
 _DECIMAL = {"DECIMAL", "DEC", "NUMERIC"}
 _BOUNDED_STRING = {"CHAR", "CHARACTER", "VARCHAR"}
-NO_LENGTHS = "no write checks the length of texts yet; take STRING, and check lengths before you write"
+NO_LENGTHS = "only whole columns have lengths; take STRING"
 _TYPE_NAMES = [*_SIMPLE, *_DECIMAL, *_BOUNDED_STRING, "ARRAY", "MAP", "STRUCT"]
 _REFUSED = {
     "VARIANT": "keep it as STRING",
@@ -85,7 +86,7 @@ class _Token:
 def parse_ddl(text: str) -> pa.Schema:
     """The schema that ``text`` describes, in the table's Arrow types; comments become metadata ``comment``.
 
-    ``CHAR(n)`` and ``VARCHAR(n)`` are refused, because no write enforces a length. Names are not checked here.
+    ``CHAR(n)`` and ``VARCHAR(n)`` are strings with a note of the length. Names are not checked here.
     Raises :class:`SchemaError`: at a syntax error with its position (1-based), and for types no
     table can hold, all at once, with their names.
     """
@@ -122,6 +123,8 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text
         self.refused: list[str] = []
+        self.lengths: list[tuple[_Token, str]] = []
+        """The declared lengths within the type of the column that is being read."""
         self.tokens = list(self._tokenize())
         self.index = 0
 
@@ -184,7 +187,9 @@ class _Parser:
         if self.head.kind == "symbol" and self.head.text == ".":
             self._fail(self.head.start, f"column {name!r} is not a path here; put a name with a dot in back quotes")
         self.skip(":")
+        outer, self.lengths = self.lengths, []
         kind = self.data_type(name)
+        own, self.lengths = self.lengths, outer
         nullable = True
         if self.head.is_word("NOT"):
             self.take()
@@ -197,6 +202,11 @@ class _Parser:
             if comment.kind != "string":
                 self._fail(comment.start, "expected a quoted comment")
             metadata = {"comment": _unescape(comment.text)}
+        if own and pa.types.is_string(kind):
+            metadata = {**(metadata or {}), LENGTH: own[0][1]}
+        else:
+            for token, told in own:
+                self._refuse(token, name, told.upper(), NO_LENGTHS)
         return pa.field(name, kind, nullable=nullable, metadata=metadata)
 
     def data_type(self, column: str) -> pa.DataType:
@@ -221,8 +231,13 @@ class _Parser:
             return self.decimal(token)
         if word in _BOUNDED_STRING:
             lengths = self.numbers()
-            self._refuse(token, column, f"{word}({', '.join(map(str, lengths))})", NO_LENGTHS)
-            return PLACEHOLDER
+            if len(lengths) != 1 or lengths[0] < 1:
+                self._refuse(
+                    token, column, f"{word}({', '.join(map(str, lengths))})", "a length is one number from 1 on"
+                )
+                return PLACEHOLDER
+            self.lengths.append((token, f"{'varchar' if word == 'VARCHAR' else 'char'}({lengths[0]})"))
+            return pa.string()
         if word == "ARRAY":
             self.expect("<")
             element = self.data_type(column)

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from lakemerge.errors import InputError, SchemaError
 from lakemerge.schema.ddl import parse_columns, parse_path
+from lakemerge.schema.lengths import length_of
 from lakemerge.schema.limits import brought_name_problem, leaf_count
 from lakemerge.schema.schema import check_names, needs_timestamp_ntz, to_arrow_schema
 from lakemerge.schema.widening import check_wider, is_wider, with_type_change
@@ -296,7 +297,10 @@ def _type(name: str, wanted: Any) -> pa.DataType:
         return to_arrow_schema(pa.schema([pa.field("x", wanted)])).field(0).type
     if not isinstance(wanted, str):
         raise SchemaError(f"the type of column {name!r} must be DDL or a pyarrow.DataType, not {wanted!r}")
-    return to_arrow_schema(f"x {wanted}").field(0).type
+    found = to_arrow_schema(f"x {wanted}").field(0)
+    if length_of(found) is not None:
+        raise SchemaError(f"column {name!r} cannot become {wanted}: rows that are there may have longer texts")
+    return found.type
 
 
 def _depth_of_field(kind: pa.DataType, path: _Path) -> int:

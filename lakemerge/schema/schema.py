@@ -19,6 +19,7 @@ import pyarrow as pa
 from lakemerge.errors import SchemaError
 from lakemerge.schema.casts import castable, extension_type, safe_cast
 from lakemerge.schema.ddl import NO_LENGTHS, PLACEHOLDER, TIMESTAMP, TIMESTAMP_NTZ, parse_ddl
+from lakemerge.schema.lengths import LENGTH, length_problems
 from lakemerge.schema.limits import TOO_DEEP, level_problems, name_problem
 from lakemerge.sql.types import field_ddl, type_ddl
 from mergers.type_names import type_name
@@ -70,10 +71,9 @@ _WIDER: dict[pa.DataType, pa.DataType] = {
     pa.uint64(): pa.decimal128(20, 0),
 }
 """Unsigned integers, and the types that hold their values."""
-_LENGTH = b"__CHAR_VARCHAR_TYPE_STRING"
-"""Where Spark and Delta keep the type of a column that was declared as ``VARCHAR(n)`` or ``CHAR(n)``."""
 _JSON_PREFIX = "json:"
 _NUMBER = re.compile("[0-9]{1,9}")
+_BOUNDED = re.compile(r"(?:char|varchar)\([0-9]{1,9}\)")
 
 
 class UnknownTypeError(SchemaError):
@@ -102,7 +102,7 @@ def to_arrow_schema(schema: pa.Schema | str | _HasJson) -> pa.Schema:
             canonical = pa.schema([_canonical_field(field, field.name, problems) for field in schema])
         except UnicodeDecodeError as error:
             raise SchemaError(f"the schema cannot be used: a name in it is not UTF-8: {error}") from error
-        problems += _name_problems(canonical) + _length_problems(canonical)
+        problems += _name_problems(canonical) + length_problems(canonical)
         _raise_if(problems)
         return canonical
     if isinstance(schema, str):
@@ -117,7 +117,7 @@ def to_arrow_schema(schema: pa.Schema | str | _HasJson) -> pa.Schema:
             f"a schema is a pyarrow.Schema, a DDL string or a Spark StructType, not {type(schema).__name__}"
         )
     check_names(parsed)
-    _raise_if(_length_problems(parsed))
+    _raise_if(length_problems(parsed))
     return parsed
 
 
@@ -231,23 +231,6 @@ def _name_problems(schema: pa.Schema) -> list[str]:
     return problems
 
 
-def _length_problems(schema: pa.Schema) -> list[str]:
-    """Fields that Spark and Delta take for ``VARCHAR(n)`` or ``CHAR(n)``, by an entry of their metadata."""
-    problems: list[str] = []
-
-    def look(field: pa.Field, path: str) -> None:
-        told = (field.metadata or {}).get(_LENGTH)
-        if told is not None:
-            problems.append(f"{path}: a table cannot hold {told.decode().upper()}: {NO_LENGTHS}")
-        for place in range(field.type.num_fields):
-            inner = field.type.field(place)
-            look(inner, f"{path}.{inner.name}")
-
-    for field in schema:
-        look(field, field.name)
-    return problems
-
-
 def _unbounded(kind: pa.DataType) -> pa.DataType:
     """The type without the entries of metadata that bound the lengths of texts."""
     if pa.types.is_struct(kind):
@@ -258,7 +241,7 @@ def _unbounded(kind: pa.DataType) -> pa.DataType:
 
 
 def _unbounded_field(field: pa.Field) -> pa.Field:
-    entries = {name: value for name, value in (field.metadata or {}).items() if name != _LENGTH}
+    entries = {name: value for name, value in (field.metadata or {}).items() if name != LENGTH}
     return field.with_type(_unbounded(field.type)).with_metadata(entries or None)
 
 
@@ -420,6 +403,9 @@ def _from_field(node: object, path: str, unknown: list[str]) -> pa.Field:
             metadata = given if isinstance(given, dict) else {}
             if "__COLLATIONS" in metadata:
                 unknown.append(f"{inner}: collated strings are not supported")
+            if isinstance(kind, str) and _BOUNDED.fullmatch(kind.strip().lower()):
+                metadata = {**metadata, LENGTH.decode(): kind.strip().lower()}
+                kind = "string"
             arrow = _from_node(kind, inner, unknown)
             return pa.field(name, arrow, nullable=nullable, metadata=_metadata_arrow(metadata))
     raise SchemaError(f"the schema cannot be used: {path}: not a field: {json.dumps(node)[:80]}")

@@ -27,6 +27,7 @@ from lakemerge.format.names import BASE_FOLDER, FILE_COLUMN, SLICE_TAG
 from lakemerge.format.operations import Operation
 from lakemerge.layout.xxhash64 import buckets as bucket_numbers
 from lakemerge.results.writes import UpsertResult
+from lakemerge.schema.lengths import lengths_of
 from lakemerge.schema.schema import type_ddl
 from lakemerge.spark.names import quoted, sql_names
 from lakemerge.spark.sessions import session_settings
@@ -92,6 +93,7 @@ def bulk_load(write: Write, frame: DataFrame) -> UpsertResult | None:
         and _casts_alike(write.frame)
         and not config.partition_by
         and not config.constraints
+        and not lengths_of(config.schema)
         and not config.names.is_on  # Spark writes the names that people use
         and merger.traits(config.shape).lone_upsert_is_row
         and not _checks_more(merger)

@@ -34,7 +34,7 @@ from lakemerge.schema.evolution import (
 )
 from lakemerge.schema.names import with_mapping
 from lakemerge.schema.widening import PROPERTY, with_feature
-from lakemerge.table.create import choose_merger, property_problems, tell_locked_out
+from lakemerge.table.create import check_lengths, choose_merger, property_problems, tell_locked_out
 from lakemerge.table.open_table import OpenTable
 from lakemerge.write.checks import Check, checks_of
 from mergers import Merger
@@ -293,6 +293,7 @@ def _constraints(
 
 def _judged(config: TableConfig, merger: Merger) -> Sequence[Check]:
     """The constraints of a table. Raises :class:`SchemaError` if records alone do not decide whether rows meet them."""
+    check_lengths(config.schema, merger, config.shape)
     checks = checks_of(config.constraints, config.schema)
     if checks and not merger.traits(config.shape).whole_records:
         raise SchemaError(

@@ -40,6 +40,7 @@ from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.partition import is_partitionable
 from lakemerge.quantities import byte_count
+from lakemerge.schema.lengths import length_of, lengths_of
 from lakemerge.schema.names import COLUMN_MAPPING
 from lakemerge.schema.schema import needs_timestamp_ntz, to_arrow_schema, to_delta_json
 from lakemerge.sql.types import field_ddl
@@ -53,7 +54,9 @@ from mergers.wording import argument, in_python
 __all__ = [
     "Definition",
     "IfExists",
+    "check_lengths",
     "check_replaces",
+    "check_same",
     "choose_merger",
     "create_table",
     "define_table",
@@ -145,7 +148,7 @@ def create_table(
             return Attempt([defined.protocol, defined.metadata, State().domain()])
         check_replaces(handle, tip, replace=replace or if_exists == "open")
         if if_exists == "open":
-            _check_same(handle, tip, defined, buckets=buckets, properties=properties or {})
+            check_same(handle, tip, defined, buckets=buckets, properties=properties or {})
             return AlreadyDone(tip.version)
         return replacement(handle.view(tip), defined.metadata, defined.protocol, handle.now_ms())
 
@@ -191,6 +194,7 @@ def define_table(
     fields = [field.with_nullable(False) if field.name in key else field for field in arrow]
     shape = TableShape(pa.schema(fields), tuple(key), tuple(ordering))
     chosen = choose_merger(handle, merger, options, shape)
+    check_lengths(shape.schema, chosen, shape)
     config = TableConfig(
         schema=shape.schema,
         key=shape.key,
@@ -261,7 +265,7 @@ def check_replaces(handle: Handle, tip: Snapshot, *, replace: bool) -> None:
         )
 
 
-def _check_same(
+def check_same(
     handle: Handle, tip: Snapshot, defined: Definition, *, buckets: int | None, properties: Mapping[str, str]
 ) -> None:
     """Raise :class:`TableExistsError` unless the table at ``tip`` has the definition. What the definition leaves to the
@@ -320,6 +324,17 @@ def _protocol(schema: pa.Schema) -> Protocol:
     return Protocol(3, 7, frozenset({"timestampNtz"}), frozenset(features | {"timestampNtz"}))
 
 
+def check_lengths(schema: pa.Schema, merger: Merger, shape: TableShape) -> None:
+    """Raise :class:`SchemaError` if a merger may make longer texts than a column has: writes see the records alone."""
+    lengths, traits = lengths_of(schema), merger.traits(shape)
+    if lengths and not (traits.only_picks or traits.whole_records):
+        name, length = next(iter(lengths.items()))
+        raise SchemaError(
+            f"column {name!r} cannot be {length.ddl}, because the merger {merger.name!r} makes values of several "
+            "records, which may be longer: take STRING, or a merger that picks values"
+        )
+
+
 def choose_merger(handle: Handle, merger: str | Merger | None, options: Any, shape: TableShape) -> Merger:
     """The merger that a caller names, configured for a table of that shape. ``None`` means the default merger.
 
@@ -364,6 +379,12 @@ def _check_columns(
     if not key and not any(problem.startswith("key column") for problem in problems):
         problems.append("a table needs at least one key column: name those that identify a row, such as ['id']")
     for name in key:
+        length = length_of(schema.field(name))
+        if length is not None and length.pads:
+            problems.append(
+                f"key column {name!r} is {length.ddl}: a key is found by its bytes, and blanks would change them; take "
+                f"VARCHAR({length.most})"
+            )
         kind = schema.field(name).type
         if not is_orderable(kind) or pa.types.is_floating(kind):
             problems.append(

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from lakemerge.errors import FrameError
 from lakemerge.format.names import KIND_COLUMN
 from lakemerge.frames import check_sound
+from lakemerge.schema.lengths import with_lengths
 from lakemerge.schema.schema import safe_cast
 from lakemerge.schema.soundness import first_bad_row
 from lakemerge.write.carried import CARRIED, Sets, sets_in
@@ -78,7 +79,7 @@ class FramePlan:
         check_sound(batch.select([*self.sources, *kind]), first_row)
         _check_lengths(batch.select(list(self.sources)), first_row)
         given = batch.select(list(self.sources)).rename_columns(self.schema.names)
-        rows = safe_cast(given, self.schema, first_row)
+        rows = with_lengths(safe_cast(given, self.schema, first_row), first_row)
         check_map_keys(rows, first_row)
         for name in self.shape.key:
             if nulls := rows.column(name).null_count:

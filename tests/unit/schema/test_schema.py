@@ -136,18 +136,20 @@ def test_syntax_errors_point_at_their_place(ddl: str, position: int) -> None:
     assert caught.value.facts["position"] == position, str(caught.value)
 
 
-def test_texts_of_bounded_length_are_refused_by_name() -> None:
-    """In every way to define a table: no write would check them."""
-    with pytest.raises(SchemaError) as caught:
-        schemas.to_arrow_schema("id BIGINT, a VARCHAR(3), b CHAR(2), s STRUCT<c: ARRAY<CHARACTER(1)>>")
-    problems: Any = caught.value.facts["problems"]
-    words = ["'a', position 14: a table cannot hold VARCHAR(3)", "CHAR(2)", "'c'"]
-    for text, word in zip(problems, words, strict=True):
-        assert word in text
-        assert "take STRING" in text
+def test_texts_of_bounded_length() -> None:
+    """In every way to define a table, as Spark and Delta note them."""
+    parsed = schemas.to_arrow_schema("id BIGINT, a VARCHAR(3) NOT NULL COMMENT 'x', b CHAR(2), c CHARACTER(1)")
+    noted = [(field.metadata or {}).get(b"__CHAR_VARCHAR_TYPE_STRING") for field in parsed]
+    assert noted == [None, b"varchar(3)", b"char(2)", b"char(1)"]
+    assert [str(field.type) for field in parsed] == ["int64", "string", "string", "string"]
+    assert (parsed.field("a").metadata or {})[b"comment"] == b"x"
+    written = json.loads(schemas.to_delta_json(parsed))["fields"][1]
+    assert written["type"] == "string"
+    assert written["metadata"] == {"comment": "x", "__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}
+    assert schemas.from_delta_json(schemas.to_delta_json(parsed)).equals(parsed, check_metadata=True)
 
     class Struct:
-        """As Spark's, with a type of its own, and with the note that Spark keeps of such a type."""
+        """As Spark's, with a type of its own, or with the note that Spark keeps of such a type."""
 
         def __init__(self, kind: str, note: dict[str, str]) -> None:
             self.field = {"name": "a", "type": kind, "nullable": True, "metadata": note}
@@ -156,15 +158,28 @@ def test_texts_of_bounded_length_are_refused_by_name() -> None:
             return json.dumps({"type": "struct", "fields": [self.field]})
 
     note = {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)", "comment": "code"}
-    noted = pa.schema([pa.field("s", pa.struct([pa.field("a", pa.string(), metadata=note)]))])
-    for schema in (Struct("char(3)", {}), Struct("string", note), noted):
-        with pytest.raises(SchemaError, match=r"a: a table cannot hold (VAR)?CHAR\(3\): no write checks the length"):
-            schemas.to_arrow_schema(schema)
+    for schema, told in ((Struct("char(3)", {}), b"char(3)"), (Struct("string", note), b"varchar(3)")):
+        found = schemas.to_arrow_schema(schema).field("a")
+        assert (found.metadata or {})[b"__CHAR_VARCHAR_TYPE_STRING"] == told
     # A frame's values are texts like all others.
     for struct in (Struct("char(3)", {}), Struct("string", note)):
         (field,) = schemas.from_delta_json(struct.json(), of_frame=True)
         assert field.type == pa.string()
         assert set(field.metadata or {}) <= {b"comment"}
+
+
+def test_lengths_that_no_write_would_see_to() -> None:
+    noted = pa.field("a", pa.string(), metadata={"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"})
+    for schema, told in (
+        ("a ARRAY<VARCHAR(3)>", r"VARCHAR\(3\): only whole columns have lengths"),
+        ("a VARCHAR(0)", "one number from 1 on"),
+        ("a STRUCT<c: CHAR(2)>", r"a\.c: only whole columns can be CHAR\(2\)"),
+        (pa.schema([pa.field("s", pa.struct([noted]))]), r"s\.a: only whole columns can be VARCHAR\(3\)"),
+        (pa.schema([noted.with_type(pa.int64())]), r"cannot hold VARCHAR\(3\) as int64"),
+        (pa.schema([noted.with_metadata({"__CHAR_VARCHAR_TYPE_STRING": "text"})]), "cannot hold TEXT"),
+    ):
+        with pytest.raises(SchemaError, match=told):
+            schemas.to_arrow_schema(schema)
 
 
 def test_refused_ddl_types_are_all_named() -> None:
