@@ -13,6 +13,7 @@ If a vacuum is killed, the table is still correct, and the next vacuum deletes t
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,8 +35,10 @@ from compaction.usage import KeptHistory, record_paths, within_bytes
 from lakemerge._internal.pools import thread_pool
 from lakemerge.commits.retention import ConsumersChangedError, commit_fence
 from lakemerge.delta import TRUSTED_AGE_MS, Action, Snapshot, dead_log_files, earliest_version, tip_at
+from lakemerge.delta.listing import SIDECAR_FOLDER, list_log
 from lakemerge.errors import InputError, StoreError, TableDamagedError, VersionNotFoundError
 from lakemerge.feed.consumers import expire_consumers, held_version
+from lakemerge.format.conversion import Conversion, FormerFile, read_former
 from lakemerge.format.ingests import INGEST_FOLDER
 from lakemerge.format.names import BASE_FOLDER, LOG_FOLDER, MERGED_FOLDER, STATE_DOMAIN, TOMBSTONE_FOLDER
 from lakemerge.format.record_retention import records_from
@@ -119,7 +122,7 @@ def _vacuum(
         kept = _came_back(handle, view.snapshot, fence, cut.oldest)
         dead = {kind: [file for file in files if file.path not in kept] for kind, files in dead.items()}
         log = _dead_log_files(handle, fence, cut)
-        delete_files(handle, dead)
+        delete_files(handle, fence, dead)
         log = delete_exact(handle, log)
     dead |= {"unfinished": _clean_up(handle, cut, dry_run=dry_run), "delta log": log}
     return VacuumResult(
@@ -185,12 +188,55 @@ def dead_files(handle: Handle, tip: Snapshot, cut: Cut) -> dict[str, Sequence[Fi
     ``tip``, by a savepoint or by records to keep."""
     store, oldest = handle.store, cut.oldest
     kept = needed_files(handle, tip, oldest=oldest, records=cut.records)
+    # What a table had before it was converted waits for its own time, and may have the names of base files.
+    kept |= {file.path for file in _former(handle, tip)}
     dead: dict[str, Sequence[FileStat]] = {
         kind: [file for file in _begun_below(handle, folder, oldest) if file.path not in kept]
         for kind, folder in _FOLDERS.items()
     }
     vectors = takewhile(lambda file: (begin_of(file.path) or 0) < oldest, list_vector_files(store))
-    return dead | {"vectors": [file for file in vectors if file.path not in kept]}
+    dead["vectors"] = [file for file in vectors if file.path not in kept]
+    return dead | {"former": _former_files(handle, tip, cut)}
+
+
+def _former_files(handle: Handle, tip: Snapshot, cut: Cut) -> Sequence[FileStat]:
+    """The files that the table had before it was converted, once that is longer ago than the retention. Other Delta
+    engines read earlier versions until then; LakeMerge reads none of them."""
+    conversion = Conversion.of(tip)
+    if conversion is None:
+        return ()
+    old = tip_at(handle.store, cut.since_ms, now_ms=cut.now_ms)
+    if old is None or old < conversion.version:
+        return ()
+    listing = list_log(handle.store)
+    found: list[FileStat] = []
+    if all(checkpoint.version >= conversion.version for checkpoint in listing.checkpoints):
+        found += (file for file in handle.store.list(SIDECAR_FOLDER) if file.modified_ms <= cut.since_ms)
+    live = tip.files.keys()
+    return [
+        *found,
+        *(FileStat(file.path, file.size_bytes, 0) for file in _former(handle, tip) if file.path not in live),
+    ]
+
+
+def _former(handle: Handle, tip: Snapshot) -> Iterator[FormerFile]:
+    """The list of the files that the table had before it was converted, until a vacuum has deleted them."""
+    conversion = Conversion.of(tip)
+    if conversion is not None:
+        with contextlib.suppress(FileNotFoundError):
+            yield from read_former(handle.store, conversion.former)
+
+
+def _end_former(handle: Handle, tip: Snapshot, files: Sequence[FileStat]) -> None:
+    """Forget the list of former files, which were deleted, and delete the folders that they leave."""
+    conversion = Conversion.of(tip)
+    if conversion is None or not files:
+        return
+    own = (BASE_FOLDER, SIDECAR_FOLDER.partition("/")[0], "_lakemerge")
+    folders = {file.path.partition("/")[0] for file in files if "/" in file.path}
+    for folder in sorted(folders.difference(own)):
+        handle.store.delete_empty_folders(folder)
+    handle.store.delete([conversion.former])
 
 
 def needed_files(handle: Handle, tip: Snapshot, *, oldest: int, records: int) -> set[str]:
@@ -238,7 +284,7 @@ def _came_back(handle: Handle, planned: Snapshot, fence: Snapshot, oldest: int) 
     return kept
 
 
-def delete_files(handle: Handle, dead: Mapping[str, Sequence[FileStat]]) -> None:
+def delete_files(handle: Handle, tip: Snapshot, dead: Mapping[str, Sequence[FileStat]]) -> None:
     """Delete what :func:`dead_files` found, once a fence is committed."""
     for files in dead.values():
         # Their names hold transaction ids, so no other table has them.
@@ -247,6 +293,7 @@ def delete_files(handle: Handle, dead: Mapping[str, Sequence[FileStat]]) -> None
     # Each publication has a folder of its own, at the root. Nothing that began so early can land any more.
     for folder in {file.path.partition("/")[0] for file in dead["vectors"]}:
         handle.store.delete_empty_folders(folder)
+    _end_former(handle, tip, dead["former"])
 
 
 def _has_waiting_orphans(handle: Handle, view: TableView, cut: Cut) -> bool:

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         RescaleResult,
         SkippedFileSlice,
     )
+    from lakemerge.results.conversion import ConversionPlan, ConversionResult, UnconversionResult
     from lakemerge.results.findings import CheckResult, FailedKey, FailedKeys, FailedRecord, Finding
     from lakemerge.results.forgetting import ForgetResult
     from lakemerge.results.maintenance import CopyResult, ExpiryResult, MaintenanceResult, VacuumResult
@@ -80,6 +81,8 @@ __all__ = [
     "CompactionPlan",
     "CompactionResult",
     "CompactionStrategy",
+    "ConversionPlan",
+    "ConversionResult",
     "CopyResult",
     "DatasetsMissingError",
     "DatasetsRemovedError",
@@ -135,6 +138,7 @@ __all__ = [
     "TableReplacedError",
     "Traits",
     "TransactionPlan",
+    "UnconversionResult",
     "UnsupportedFeatureError",
     "UpsertResult",
     "VacuumResult",
@@ -205,6 +209,7 @@ if not TYPE_CHECKING:
             ),
             "lakemerge.results.findings": ("CheckResult", "FailedKey", "FailedKeys", "FailedRecord", "Finding"),
             "lakemerge.results.forgetting": ("ForgetResult",),
+            "lakemerge.results.conversion": ("ConversionPlan", "ConversionResult", "UnconversionResult"),
             "lakemerge.results.maintenance": ("CopyResult", "ExpiryResult", "MaintenanceResult", "VacuumResult"),
             "lakemerge.results.writes": ("RestoreResult", "TransactionPlan", "UpsertResult"),
             "lakemerge.spark_errors": ("unwrap_error", "unwrap_errors"),

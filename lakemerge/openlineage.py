@@ -85,7 +85,7 @@ def _run_events(event: Event, namespace: str) -> list[Any]:
     facets: dict[str, Any] = {}
     if "version" in said:
         facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(str(said["version"]), producer=_PRODUCER)
-    statistics = {ours: said[theirs] for theirs, ours in _STATISTICS.items() if theirs in said}
+    statistics = {ours: int(said[theirs]) for theirs, ours in _STATISTICS.items() if theirs in said}
     counted = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(**statistics, producer=_PRODUCER)
     output = OutputDataset(place, name, facets=facets, outputFacets={"outputStatistics": counted} if statistics else {})
     inputs = [InputDataset(*dataset_of(source)) for source in event.sources]

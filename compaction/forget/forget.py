@@ -373,7 +373,7 @@ class _Forget:
         handle.log.checkpoint(handle.log.snapshot(version=mark))
         now_ms = store_time_ms(handle.store)
         cut = Cut(now_ms, mark, now_ms, mark, ())
-        delete_files(handle, dead_files(handle, tip, cut))
+        delete_files(handle, tip, dead_files(handle, tip, cut))
         old = dead_log_files(
             handle.store,
             needed=mark,

@@ -7,6 +7,7 @@ statistics are true (docs/table-format.md).
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -44,6 +45,7 @@ from lakemerge.delta import Snapshot
 from lakemerge.delta.listing import Checkpoint, Listing, commit_path, list_log, no_log
 from lakemerge.delta.log_replay import load, own_part, read_accepted
 from lakemerge.errors import LakeMergeError, TableError
+from lakemerge.format.conversion import Conversion, read_former
 from lakemerge.format.ingests import ingests_of
 from lakemerge.format.names import BASE_FOLDER, STATE_DOMAIN
 from lakemerge.format.vectors import list_vector_files
@@ -110,7 +112,8 @@ def _checked(handle: Handle) -> CheckResult:
         sound = sound_part(handle, snapshot)
         for problem in sound.problems:
             report.add(problem.path, problem.text, METADATA_DAMAGED)
-        _check_checkpoints(handle, own, report)
+        conversion = Conversion.of(snapshot)
+        _check_checkpoints(handle, own, report, since=0 if conversion is None else conversion.version)
         missing = _check_references(handle, sound, report)
         _logger.info("check of %s: %d base files", handle.store.url, len(sound.file_slices))
         _check_contents(handle, sound, missing, report)
@@ -166,9 +169,14 @@ def _opened(handle: Handle, damaged: set[int], report: _Report) -> Snapshot | No
     return snapshot
 
 
-def _check_checkpoints(handle: Handle, listing: Listing, report: _Report) -> None:
-    """Check that each checkpoint can be read and, if the commits before it are still there, agrees with them."""
+def _check_checkpoints(handle: Handle, listing: Listing, report: _Report, *, since: int) -> None:
+    """Check that each checkpoint can be read and, if the commits before it are still there, agrees with them.
+
+    :param since: the first version of the LakeMerge table. Checkpoints of other engines before it serve these alone.
+    """
     for checkpoint in listing.checkpoints:
+        if checkpoint.version < since:
+            continue
         path = checkpoint.parts[0].path
         try:
             replay = read_accepted(handle.store, listing, checkpoint, STATE_DOMAIN)
@@ -207,7 +215,7 @@ def _check_references(handle: Handle, sound: Sound, report: _Report) -> set[str]
     there |= {stat.path: stat.size_bytes for stat in list_vector_files(handle.store)}
     named = snapshot_references(snapshot, handle.store)
     report.files = len(named)
-    for path in _strays(handle):
+    for path in _strays(handle, sound.view.snapshot):
         report.add(path, "no version names it: a write of another engine, which was refused, left it", FILE_FOREIGN)
     missing = named - there.keys()
     for path in sorted(missing):
@@ -218,10 +226,16 @@ def _check_references(handle: Handle, sound: Sound, report: _Report) -> set[str]
     return missing
 
 
-def _strays(handle: Handle) -> Iterator[str]:
+def _strays(handle: Handle, snapshot: Snapshot) -> Iterator[str]:
     """Files at the root that look like data of another engine. LakeMerge writes none there, and never takes them for
-    its own."""
-    return (file.path for file in handle.store.list("", start_after="base0") if _FOREIGN.fullmatch(file.path))
+    its own. Those that the table had before it was converted wait for a vacuum."""
+    found = [file.path for file in handle.store.list("", start_after="base0") if _FOREIGN.fullmatch(file.path)]
+    conversion = Conversion.of(snapshot) if found else None
+    if conversion is not None:
+        with contextlib.suppress(FileNotFoundError):
+            former = {file.path for file in read_former(handle.store, conversion.former)}
+            found = [path for path in found if path not in former]
+    yield from found
 
 
 def _sizes(sound: Sound) -> Mapping[str, int]:

@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from lakemerge._internal.version import library_version
-from lakemerge.cli import merge_source, provenance, rows
+from lakemerge.cli import conversion, merge_source, provenance, rows
 from lakemerge.cli.arguments import byte_count, duration
 from lakemerge.cli.arguments import storage_options as parsed_options
 from lakemerge.cli.common import PathArgument, QuietOption, StorageOption, opened, show_progress
@@ -119,6 +119,7 @@ app.add_typer(ingest_app, name="ingest")
 app.add_typer(merge_source.app, name="merge-source")
 rows.register(app)
 app.command()(forget)
+conversion.register(app)
 provenance.register(app)
 app.add_typer(consumers_app, name="consumers")
 app.command()(changes)

@@ -14,6 +14,7 @@ from lakemerge.commits.compaction import removal
 from lakemerge.delta import Action, Attempt, DomainMetadata, Metadata, Protocol, RemoveFile, Snapshot, Txn
 from lakemerge.errors import UnsupportedFeatureError
 from lakemerge.format.consumers import CONSUMER_DOMAIN_PREFIX
+from lakemerge.format.conversion import CONVERSION_DOMAIN
 from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX
 from lakemerge.format.names import (
     EXPIRY_DOMAIN,
@@ -31,7 +32,7 @@ from lakemerge.layout.view import TableView
 __all__ = ["replacement"]
 
 _OF_ROWS = (LOG_DOMAIN_PREFIX, MINOR_DOMAIN_PREFIX, INGEST_DOMAIN_PREFIX)
-_STAYS = (STATE_DOMAIN, RECORDS_DOMAIN)
+_STAYS = (STATE_DOMAIN, RECORDS_DOMAIN, CONVERSION_DOMAIN)
 _OF_TABLE = (SAVEPOINT_DOMAIN_PREFIX, CONSUMER_DOMAIN_PREFIX)
 _ENABLEMENT = "delta.inCommitTimestampEnablement"
 """The beginning of the properties that say since when commits carry their times. The log keeps its earlier commits."""

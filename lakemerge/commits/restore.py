@@ -19,6 +19,7 @@ from lakemerge.commits.compaction import removal
 from lakemerge.delta import Action, AddFile, AlreadyDone, Attempt, DomainMetadata, Metadata, RemoveFile, Snapshot
 from lakemerge.errors import CommitConflictError, InputError, TableDamagedError, VersionNotFoundError
 from lakemerge.format.consumers import CONSUMER_DOMAIN_PREFIX
+from lakemerge.format.conversion import CONVERSION_DOMAIN
 from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX
 from lakemerge.format.names import SAVEPOINT_DOMAIN_PREFIX, STATE_DOMAIN
 from lakemerge.format.operations import Operation
@@ -142,7 +143,7 @@ def _is_of_rows(domain: str) -> bool:
     of_table = (SAVEPOINT_DOMAIN_PREFIX, INGEST_DOMAIN_PREFIX, CONSUMER_DOMAIN_PREFIX)
     return (
         domain.startswith("lakemerge.")
-        and domain not in (STATE_DOMAIN, RECORDS_DOMAIN)
+        and domain not in (STATE_DOMAIN, RECORDS_DOMAIN, CONVERSION_DOMAIN)
         and not domain.startswith(of_table)
     )
 

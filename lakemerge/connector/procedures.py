@@ -25,6 +25,9 @@ class _Procedure:
     """Called with the table and the arguments. Returns a result of a service, or ``None``."""
     parameters: tuple[tuple[str, str, str | None], ...] = ()
     """The parameters after the table, each with its name, its type and its default in SQL. ``None``: it is required."""
+    makes_table: bool = False
+    """Whether it makes a table of what is there. Then it is called with a path, and options of the store and mergers in
+    ``of``."""
 
 
 def _vacuum(table: LakeTable, *, retention_hours: int | None = None, dry_run: bool = False) -> Any:
@@ -36,6 +39,36 @@ def _restore(table: LakeTable, *, version: int | None = None, savepoint: str | N
     return table.restore(version=version, savepoint=savepoint)
 
 
+def _convert(
+    path: str,
+    *,
+    of: Mapping[str, Any],
+    key: str,
+    ordering: str | None = None,
+    partition_by: str | None = None,
+    merger: str | None = None,
+    buckets: int | None = None,
+    exclusive: bool = False,
+    dry_run: bool = False,
+) -> Any:
+    return LakeTable.convert(
+        path,
+        key=_names(key),
+        ordering=_names(ordering or ""),
+        partition_by=None if partition_by is None else _names(partition_by),
+        merger=merger,
+        buckets=buckets,
+        exclusive=exclusive,
+        dry_run=dry_run,
+        **of,
+    )
+
+
+def _names(text: str) -> list[str]:
+    """The names in ``'country, id'``."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 PROCEDURES: Final[Mapping[str, _Procedure]] = {
     "compact": _Procedure(
         "Merge records into the rows of base files.",
@@ -43,6 +76,21 @@ PROCEDURES: Final[Mapping[str, _Procedure]] = {
         (("minor", "BOOLEAN", "false"),),
     ),
     "compact_logs": _Procedure("Join small log files.", lambda table: table.compact_logs()),
+    "convert": _Procedure(
+        "Make a plain Delta table a LakeMerge table, in place.",
+        _convert,
+        (
+            ("key", "STRING", None),
+            ("ordering", "STRING", "NULL"),
+            ("partition_by", "STRING", "NULL"),
+            ("merger", "STRING", "NULL"),
+            ("buckets", "INT", "NULL"),
+            ("exclusive", "BOOLEAN", "false"),
+            ("dry_run", "BOOLEAN", "false"),
+        ),
+        makes_table=True,
+    ),
+    "unconvert": _Procedure("Make the table a plain Delta table.", lambda table: table.unconvert()),
     "maintain": _Procedure("Do whatever is due by the table's properties.", lambda table: table.maintain()),
     "vacuum": _Procedure(
         "Delete files that no kept version needs.",
@@ -94,10 +142,14 @@ def place_of(text: str) -> tuple[list[str], str]:
     return namespace, name
 
 
-def called(name: str, table: LakeTable, arguments: Mapping[str, Any]) -> list[list[str | None]]:
-    """The result of a procedure, as pairs of a name and a value."""
+def called(name: str, target: LakeTable | str, arguments: Mapping[str, Any]) -> list[list[str | None]]:
+    """The result of a procedure, as pairs of a name and a value.
+
+    :param target: the table, or a path for a procedure that makes one.
+    """
     return [
-        [what, None if value is None else str(value)] for what, value in _flat(PROCEDURES[name].run(table, **arguments))
+        [what, None if value is None else str(value)]
+        for what, value in _flat(PROCEDURES[name].run(target, **arguments))
     ]
 
 

@@ -213,7 +213,7 @@ def _kept(path: str, places: Places, mergers: Sequence[type[Merger]]) -> KeptTab
 def _create(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> object:
     _check_namespace(request, places)
     arguments = created(request)
-    schema = from_delta_json(arguments.pop("schema"), of_frame=True)
+    schema = from_delta_json(arguments.pop("schema"))
     replaces = request["do"] != "create"
     handle = _handle(request, places, mergers)
     if request["do"] == "replace" and not handle.log.exists():
@@ -301,6 +301,9 @@ def _call(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Mer
     arguments = dict(request["arguments"])
     namespace, name = place_of(arguments.pop("table"))
     path = places.path(namespace, name) if namespace or places.warehouse is None else name
+    if PROCEDURES[request["name"]].makes_table:
+        of = {"storage_options": places.storage or None, "mergers": mergers}
+        return {"rows": called(request["name"], path, {**arguments, "of": of})}
     _view(path, {}, places, mergers)
     table = LakeTable.open(path, storage_options=places.storage or None, mergers=mergers)
     return {"rows": called(request["name"], table, arguments)}

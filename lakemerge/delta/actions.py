@@ -48,6 +48,7 @@ UNPLAIN_PATH: Final = r"[^A-Za-z0-9/=\-_.~]|(?:^|/)\.{0,2}(?:/|$)"
 Valid for Python's ``re`` and for RE2."""
 
 _UNPLAIN = re.compile(UNPLAIN_PATH)
+_ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.\-]*:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +172,18 @@ def encode_path(path: str) -> str:
 def decode_path(spelled: str) -> tuple[str, str | None]:
     """The plain path, and also ``spelled`` if :func:`encode_path` would spell it differently, else ``None``.
 
-    Raises :class:`InputError` for a path outside the table, ``ValueError`` for bad escapes.
+    Raises :class:`UnsupportedFeatureError` for an absolute path, :class:`InputError` for another one outside the table,
+    ``ValueError`` for bad escapes.
     """
     if _UNPLAIN.search(spelled) is None:
         return spelled, None
+    if _ABSOLUTE.match(spelled):
+        raise UnsupportedFeatureError(
+            f"the log names the file {spelled!r} by an absolute path, as shallow clones do; this library reads files "
+            "below the table's folder. A deep copy (CREATE TABLE ... AS SELECT) has all files there",
+            features=("absolute paths",),
+            path=spelled,
+        )
     path = check_path(unquote(spelled, errors="strict"))
     return path, None if encode_path(path) == spelled else spelled
 
@@ -188,9 +197,9 @@ def decode(data: bytes, name: str) -> tuple[Action, ...]:
     """The actions of a commit file called ``name``; unknown actions are passed over.
 
     Raises :class:`TableDamagedError` naming file and line for an empty file, broken JSON, a
-    missing or ill-typed field, and a path outside the table (absolute, URL, ``..``), which
-    Delta allows and this library does not; :class:`UnsupportedFeatureError` for a deletion vector
-    in the log itself or at an absolute path.
+    missing or ill-typed field, and a path outside the table (``..``); :class:`UnsupportedFeatureError`
+    for absolute paths of files and vectors, which Delta allows and this library does not, and for a
+    deletion vector in the log itself.
     """
     found: list[Action] = []
     empty = True

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from lakemerge.delta.actions import Action, CommitInfo
+from lakemerge.delta.actions import Action, CommitInfo, Protocol
 from lakemerge.delta.listing import commit_path
 from lakemerge.errors import TableDamagedError
 
@@ -20,6 +20,8 @@ __all__ = ["CHAIN", "Chain", "digest", "link", "previous_of"]
 
 CHAIN: Final = "lakemerge.chain"
 """The member of ``commitInfo``."""
+_LAKEMERGE: Final = "lakemerge"
+"""The feature of writers that do so."""
 
 
 def digest(data: bytes) -> str:
@@ -65,6 +67,8 @@ class Chain:
         if (is_first and previous is not None) or (self.digest is not None and previous != self.digest):
             raise _damaged(path, "it was made for another commit before it: it belongs to another version or table")
         self.digest = digest(data)
+        if any(isinstance(action, Protocol) and _LAKEMERGE not in action.writer_features for action in actions):
+            self._is_linked = False  # the table is a plain one from here on, and others commit to it
 
     @property
     def is_linked(self) -> bool:

@@ -157,6 +157,8 @@ def _dormant(feature: str, metadata: Metadata) -> bool:
             return metadata.configuration.get(_MAPPING_MODE, "none") == "none"
         case "invariants":
             return '"delta.invariants"' not in metadata.schema_string
+        case "allowColumnDefaults":
+            return '"CURRENT_DEFAULT"' not in metadata.schema_string
         case "generatedColumns":
             return '"delta.generationExpression"' not in metadata.schema_string
         case "identityColumns":

@@ -16,6 +16,7 @@ from lakemerge.feed.walk import blocks_of, changing_commits, check_not_replaced
 from lakemerge.format.config import TableConfig
 from lakemerge.format.feed_offset import Offset
 from lakemerge.handle import Handle
+from lakemerge.layout.travel import check_converted
 from lakemerge.layout.view import TableView
 from lakemerge.read.feed_columns import FeedColumns
 from mergers.wording import argument
@@ -58,6 +59,7 @@ def feed_plan(
     with contextlib.ExitStack() as stack:
         if since >= 0:
             stack.enter_context(unless_overtaken(handle, Offset(since + 1), until.snapshot, REMEDY))
+        check_converted(since, until.snapshot)
         before = handle.view(handle.log.snapshot(version=since))
         check_not_overtaken(Offset(since + 1), handle.log.update(until.snapshot), REMEDY)
         check_not_replaced(handle, before.snapshot, until.snapshot)

@@ -12,8 +12,10 @@ from lakemerge.errors import TableDamagedError, TableReplacedError, VersionNotFo
 from lakemerge.feed.units import FeedUnit, units_of_commit, units_of_rows
 from lakemerge.feed.walk import changing_commits, check_not_replaced
 from lakemerge.format.feed_offset import Offset
+from lakemerge.format.names import STATE_DOMAIN
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
+from lakemerge.layout.travel import check_converted
 from lakemerge.layout.view import TableView
 
 __all__ = ["Limits", "Overtaken", "Planner", "Reached", "check_not_overtaken", "unless_overtaken"]
@@ -112,6 +114,8 @@ class Planner:
         if found.metadata.id != self._table_id:
             check_not_replaced(self._handle, found, self._handle.log.snapshot())
             raise TableReplacedError(f"the table at {self._handle.store.url} was removed and recreated")
+        if STATE_DOMAIN not in found.domains:
+            check_converted(version, self._handle.log.snapshot())
         self._last = found
         return found
 

@@ -21,7 +21,7 @@ from lakemerge.schema.names import ColumnNames
 from lakemerge.schema.schema import UnknownTypeError, from_delta_json, to_delta_json
 from lakemerge.schema.widening import check_type_changes
 from mergers import Merger, MergerRegistry, TableShape
-from mergers.wording import argument
+from mergers.wording import argument, in_python
 
 __all__ = ["CONSTRAINT_PREFIX", "REMEMBERED", "TableConfig", "bucket_problems"]
 
@@ -118,8 +118,8 @@ class TableConfig:
         entries = {k.removeprefix(_PREFIX): v for k, v in metadata.configuration.items() if k.startswith(_PREFIX)}
         if "formatVersion" not in entries:
             raise NotATableError(
-                f"{url} is a Delta table, but not a LakeMerge table; create one with LakeTable.create and load it with "
-                "upsert",
+                f"{url} is a Delta table, but not a LakeMerge table; a conversion makes it one in place"
+                + in_python(" (LakeTable.convert)"),
                 url=url,
             )
         if metadata.configuration.get(DROPPED) == "true":

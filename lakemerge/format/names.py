@@ -6,10 +6,12 @@ from typing import Final
 
 __all__ = [
     "BASE_FOLDER",
+    "CONVERT_FOLDER",
     "DROPPED",
     "EXPIRY_DOMAIN",
     "FILE_COLUMN",
     "FORMAT_VERSION",
+    "FORMER_FOLDER",
     "KIND_COLUMN",
     "LOG_DOMAIN_PREFIX",
     "LOG_FOLDER",
@@ -52,6 +54,10 @@ SLICE_TAG: Final = "lakemerge.slice"
 WINNER_TAG: Final = "lakemerge.winner"
 """The tag of each published winner file's ``add``."""
 
+CONVERT_FOLDER: Final = "_lakemerge/convert"
+"""The folder of what a conversion has done so far. It is deleted when the conversion has ended."""
+FORMER_FOLDER: Final = "_lakemerge/former"
+"""The folder of the lists of files that a table had before it was converted."""
 DROPPED: Final = "lakemerge.dropped"
 """The property of a table that was dropped, until its files are deleted."""
 

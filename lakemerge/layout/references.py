@@ -10,6 +10,7 @@ from lakemerge.errors import UnsupportedFeatureError
 from lakemerge.format.base_file import paths_of
 from lakemerge.format.block_index import log_paths
 from lakemerge.format.consumers import CONSUMER_DOMAIN_PREFIX
+from lakemerge.format.conversion import CONVERSION_DOMAIN
 from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX, Ingest
 from lakemerge.format.minor import Minor
 from lakemerge.format.names import (
@@ -26,7 +27,7 @@ from lakemerge.storage.base import Store
 
 __all__ = ["references", "snapshot_references"]
 
-_WITHOUT_FILES: Final = (STATE_DOMAIN, EXPIRY_DOMAIN, RESET_DOMAIN, RECORDS_DOMAIN)
+_WITHOUT_FILES: Final = (STATE_DOMAIN, EXPIRY_DOMAIN, RESET_DOMAIN, RECORDS_DOMAIN, CONVERSION_DOMAIN)
 
 
 def snapshot_references(snapshot: Snapshot, store: Store) -> set[str]:

@@ -20,12 +20,22 @@ from lakemerge.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
+from lakemerge.format.conversion import Conversion
 from lakemerge.format.names import STATE_DOMAIN
 from lakemerge.format.savepoint import savepoints_of
 from lakemerge.format.state import State
 from mergers.wording import argument, in_python
 
-__all__ = ["check_kept", "check_version", "epoch_ms", "find_version", "guarded", "unless_replaced", "unless_vacuumed"]
+__all__ = [
+    "check_converted",
+    "check_kept",
+    "check_version",
+    "epoch_ms",
+    "find_version",
+    "guarded",
+    "unless_replaced",
+    "unless_vacuumed",
+]
 
 
 def find_version(
@@ -64,14 +74,15 @@ def find_version(
         found = latest
     else:
         found = log.snapshot(version=version, timestamp_ms=epoch_ms(timestamp))
-    if STATE_DOMAIN in found.domains:
-        try:
-            latest = log.snapshot() if latest is None else latest
-            State.of(latest)
-        except (TableDamagedError, UnsupportedFeatureError):
-            # The tip is damaged. Earlier versions must stay readable, because a user needs them to repair the table.
+    try:
+        latest = log.snapshot() if latest is None else latest
+        if STATE_DOMAIN not in found.domains and STATE_DOMAIN not in latest.domains:
             return found
-        check_kept(found.version, latest)
+        State.of(latest)
+    except (TableDamagedError, UnsupportedFeatureError):
+        # The tip is damaged. Earlier versions must stay readable, because a user needs them to repair the table.
+        return found
+    check_kept(found.version, latest)
     return found
 
 
@@ -88,11 +99,25 @@ def check_kept(version: int, tip: Snapshot, *, savepoints: bool = True) -> None:
     oldest = State.of(tip).oldest_version
     saved: Collection[int] = {point.version for point in savepoints_of(tip).values()} if savepoints else ()
     if version < oldest and version not in saved:
+        check_converted(version, tip)
         raise VersionNotFoundError(
             f"version {version} cannot be read any more: vacuum kept the versions from {oldest} on"
             + (f" and the savepoints {', '.join(map(str, sorted(saved)))}" if saved else ""),
             version=version,
             earliest=oldest,
+            latest=tip.version,
+        )
+
+
+def check_converted(version: int, tip: Snapshot) -> None:
+    """Raise :class:`VersionNotFoundError` for a version at which the table was a plain Delta table."""
+    conversion = Conversion.of(tip)
+    if conversion is not None and version < conversion.version:
+        raise VersionNotFoundError(
+            f"version {version} is of before the table was converted, in version {conversion.version}: other Delta "
+            "engines read it, as long as its files are there",
+            version=version,
+            earliest=conversion.version,
             latest=tip.version,
         )
 

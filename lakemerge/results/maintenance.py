@@ -22,8 +22,9 @@ class VacuumResult(Shown):
     """The oldest version that stays readable, except for savepoints. A transaction begun below it cannot commit any
     more."""
     files: Mapping[str, int]
-    """Number of files by kind: ``base``, ``log``, ``merged``, ``tombstones``, ``unfinished`` (what killed writers
-    left half-written) and ``delta log`` (commits and checkpoints)."""
+    """Number of files by kind: ``base``, ``log``, ``merged``, ``tombstones``, ``former`` (what the table had before it
+    was converted), ``unfinished`` (what killed writers left half-written) and ``delta log`` (commits and
+    checkpoints)."""
     bytes: int
     paths: tuple[str, ...]
     """The paths of all these files."""

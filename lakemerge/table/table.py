@@ -43,6 +43,7 @@ from lakemerge.results.compactions import (
     Order,
     RescaleResult,
 )
+from lakemerge.results.conversion import ConversionPlan, ConversionResult, UnconversionResult
 from lakemerge.results.findings import CheckResult, FailedKeys
 from lakemerge.results.forgetting import ForgetResult
 from lakemerge.results.maintenance import CopyResult, ExpiryResult, MaintenanceResult, VacuumResult
@@ -89,7 +90,7 @@ class LakeTable:
 
     ::
 
-        make      create, open, exists, drop
+        make      create, open, exists, drop, convert, unconvert
         write     upsert, delete, update_where, delete_where, merge, overwrite, ingest, write_stream, batch_writer
         read      to_arrow, scan, get, query, to_df, create_temp_view, register, explain_read,
                   failed_keys
@@ -243,6 +244,65 @@ class LakeTable:
         :raises lakemerge.NotATableError: it is a plain Delta table, which is never dropped.
         """
         return drop_table(open_handle(path, storage_options, (), None))
+
+    @staticmethod
+    @checked
+    def convert(
+        path: str | os.PathLike[str],
+        *,
+        key: Sequence[str],
+        ordering: Sequence[str] = (),
+        merger: str | Merger | None = None,
+        options: Mapping[str, object] | None = None,
+        partition_by: Sequence[str] | None = None,
+        buckets: int | None = None,
+        exclusive: bool = False,
+        dry_run: bool = False,
+        storage_options: Mapping[str, object] | None = None,
+        mergers: Sequence[type[Merger]] = (),
+        settings: Settings | None = None,
+        spark: SparkSession | None = None,
+    ) -> ConversionResult | ConversionPlan:
+        """Make a plain Delta table a LakeMerge table, in place (docs/guides/bring-a-delta-table.md). One commit
+        replaces its files by base files. Its rows, its id, its history for other engines and its properties stay.
+
+        If it is interrupted, call it again: it goes on where it was, and after the commit it only cleans up. Vacuum
+        deletes the former files after the retention. LakeMerge reads no version before the commit.
+
+        :param key: as for :meth:`create`. Each row needs a key.
+        :param ordering: as for :meth:`create`. Of several rows of a key the one with the highest ordering stays.
+            Without an ordering such rows are refused.
+        :param partition_by: key columns whose values split the table. By default those of its partition columns that
+            are key columns; the others become columns like all others.
+        :param exclusive: say that nobody else writes the table meanwhile. In an object store it has to be said, because
+            other writers cannot be detected there. On a local disk a writer that commits meanwhile ends the
+            conversion.
+        :param dry_run: write nothing; say what it costs, and which keys are null or repeated.
+        :param spark: a session whose tasks do the work. By default this process does it.
+        :raises lakemerge.UnsupportedFeatureError: the table uses what would get lost. The error lists all of it.
+        :raises lakemerge.FrameError: a key is null, or repeated without an ordering. Nothing was changed.
+        :raises lakemerge.CommitConflictError: another writer has committed meanwhile. Nothing was changed.
+        :raises lakemerge.NotATableError: there is no Delta table at the path.
+        """
+        from lakemerge.convert.converting import ConvertRequest, convert_table
+
+        handle = open_handle(path, storage_options, mergers, settings).knowing(merger)
+        session = prepared(spark)
+        engine = None
+        if session is not None:
+            from lakemerge.convert.spark import OnSpark
+
+            engine = OnSpark(session)
+        request = ConvertRequest(
+            key=key,
+            ordering=ordering,
+            merger=merger,
+            options=options,
+            partition_by=partition_by,
+            buckets=buckets,
+            exclusive=exclusive,
+        )
+        return convert_table(handle, request, dry_run=dry_run, engine=engine)
 
     @staticmethod
     @checked
@@ -1582,6 +1642,24 @@ class LakeTable:
         from compaction import copy_table
 
         return copy_table(self._open.handle, self._open.view, open_store(path, storage_options))
+
+    @observed
+    @checked
+    def unconvert(self) -> UnconversionResult:
+        """Make the table a plain Delta table, which other engines write (docs/guides/bring-a-delta-table.md).
+
+        Records in logs are merged into files first, or published if the table publishes. Then one commit takes away
+        what LakeMerge keeps in the log: its writer feature, its properties, the ledgers of ingest jobs, and what it
+        remembers of deletes. Writers under way fail by name, and this object, too. Files below ``_lakemerge`` stay for
+        readers of earlier versions; delete the folder when there are none.
+
+        :raises lakemerge.InputError: the table has savepoints or consumers, or keys whose merge fails. Nothing was
+            changed, but for compactions.
+        :raises lakemerge.CommitConflictError: records were written faster than they could be compacted.
+        """
+        from lakemerge.convert.unconverting import unconvert_table
+
+        return unconvert_table(self._open)
 
     # For the library's own packages; not part of the public API
 

@@ -154,7 +154,7 @@ class ParquetFiles:
                 known = None if self._footers is None else self._footers.get(path)
                 source = self._store.open_input(path, size_bytes=stored.size_bytes)
                 footer = known or Footer(_tail(source))
-                self._open[path] = pq.ParquetFile(source, metadata=footer.metadata)
+                self._open[path] = pq.ParquetFile(source, metadata=footer.metadata, coerce_int96_timestamp_unit="us")
                 if isinstance(source, RangedFile):
                     self._ranged[path] = source
                 self._known[path] = footer

@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import lakemerge
-from lakemerge import InputError, LakeTable
+from lakemerge import FrameError, InputError, LakeTable
 from tests.guides import blocks, run
 from tests.spark.connector.lake import Lake, has_changes, new_name, upserted
 
@@ -321,6 +321,41 @@ def test_procedures(lake: Lake) -> None:
     [[rows]] = lake(f"SELECT count(*) FROM lakemerge.`{lake.folder}/db/t`")
     assert dict(lake(f"CALL lakemerge.system.compact('{lake.folder}/db/t')"))["version"]
     assert rows == 4
+
+
+def test_texts_of_bounded_length(lake: Lake) -> None:
+    lake("CREATE TABLE {}.db.s (id BIGINT, v VARCHAR(3), c CHAR(4)) TBLPROPERTIES ('key' = 'id')")
+    lake("INSERT INTO {}.db.s VALUES (1, 'äöü', 'ab'), (2, 'ab   ', NULL)")
+    assert sorted(map(tuple, lake("SELECT id, v, c FROM {}.db.s"))) == [(1, "äöü", "ab  "), (2, "ab ", None)]
+    lake("ALTER TABLE {}.db.s ADD COLUMN w VARCHAR(2)")
+    with pytest.raises(Exception, match=r"(?i)length|VARCHAR"):
+        lake("INSERT INTO {}.db.s VALUES (3, 'abcd', 'x', 'y')")
+    with pytest.raises(Exception, match=r"(?i)length|VARCHAR"):
+        lake("INSERT INTO {}.db.s VALUES (3, 'abc', 'x', 'yyy')")
+    table = LakeTable.open(f"{lake.folder}/db/s", spark=lake.spark)
+    notes = {field.name: (field.metadata or {}).get(b"__CHAR_VARCHAR_TYPE_STRING") for field in table.schema}
+    assert notes == {"id": None, "v": b"varchar(3)", "c": b"char(4)", "w": b"varchar(2)"}
+    with pytest.raises(FrameError, match=r"column 'w' is VARCHAR\(2\).*'yyy'"):
+        table.upsert(lake.spark.sql("SELECT 4L AS id, 'a' AS v, 'b' AS c, 'yyy' AS w"))
+    table.compact()
+    # delta-spark reads the same.
+    theirs = lake.spark.sql(f"SELECT id, v, c FROM delta.`{lake.folder}/db/s`")
+    assert sorted(map(tuple, theirs.collect())) == [(1, "äöü", "ab  "), (2, "ab ", None)]
+
+
+def test_a_table_is_converted_there_and_back(lake: Lake) -> None:
+    lake.made()
+    before = lake.rows
+    assert dict(lake("CALL {}.system.unconvert('db.t')"))["rows"] == "3"
+    plan = dict(lake("CALL {}.system.convert(table => 'db.t', key => 'id', ordering => 'at', dry_run => true)"))
+    assert (plan["rows"], plan["repeated_rows"]) == ("3", "0")
+    result = dict(
+        lake("CALL {}.system.convert(table => 'db.t', key => 'id', ordering => 'at', merger => 'event-time')")
+    )
+    assert result["rows"] == "3"
+    assert lake.rows == before
+    lake("INSERT INTO {}.db.t VALUES (4, 'd', 40, 4)")
+    assert [row[0] for row in lake.rows] == [1, 2, 3, 4]
 
 
 # Writes

@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -167,6 +168,14 @@ def of_table(name: str, writes: bool = False, /, **right: Any) -> Call:
     return Call(lambda folder: getattr(table(folder), name), lambda: dict(right), writes)
 
 
+def plain(folder: Path) -> Path:
+    """A plain Delta table."""
+    place = folder / "plain"
+    if not place.exists():
+        deltalake.write_deltalake(place, pa.table({"id": [1], "v": ["x"], "at": [1]}))
+    return place
+
+
 def at_path(function: Callable[..., object], place: Path) -> Callable[..., object]:
     """A call whose path is ``place`` if none is given."""
     return lambda path=None, **how: function(place if path is None else path, **how)
@@ -227,6 +236,10 @@ CALLS: dict[str, Call] = {
     "LakeTable.open": Call(lambda folder: at_path(LakeTable.open, folder / "t")),
     "LakeTable.exists": Call(lambda folder: at_path(LakeTable.exists, folder / "t")),
     "LakeTable.drop": Call(lambda folder: at_path(LakeTable.drop, folder / "none")),
+    "LakeTable.convert": Call(
+        lambda folder: at_path(LakeTable.convert, plain(folder)), lambda: {"key": ["id"], "dry_run": True}
+    ),
+    "LakeTable.unconvert": of_table("unconvert", True),
     "LakeTable.check": Call(lambda folder: at_path(LakeTable.check, folder / "t")),
     "LakeTable.detail": of_table("detail"),
     "LakeTable.buckets": of_table("buckets"),

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import typer
+from deltalake import write_deltalake
 
 from lakemerge import LakeTable
 from lakemerge.cli import main
@@ -31,6 +32,8 @@ DOCUMENTS: dict[str, str] = {
     "check": "check {t} --drop-orphans",
     "probe": "probe {tmp}/place",
     "copy": "copy {t} {tmp}/copy",
+    "convert": "convert {tmp}/delta --key k",
+    "unconvert": "unconvert {tmp}/own --quiet",
     "verify": "verify {t} --merger commit-time",
     "replay": "replay {t} {tmp}/again",
     "record-send": "record-send {t} warehouse --since 1 --key k=1 --info ticket=7",
@@ -91,6 +94,8 @@ def places(tmp_path: Path) -> dict[str, str]:
                     options={"aggregates": {"n": "sum"}}, properties={"lakemerge.maintenance": "off"})  # fmt: skip
     for _ in range(2):
         summed.upsert(frame([(1, 100)], ["k", "n"], n=pa.int8()))
+    write_deltalake(tmp_path / "delta", frame([(1, 1, "a")]))
+    create(tmp_path / "own").upsert(frame([(1, 1, "a")]))
     job = tmp_path / "job.json"
     job.write_text(json.dumps({"output": str(tmp_path / "out"), "tables": world.paths, "source": source}))
     assert main(["merge-source", "run", str(job)]) == 0

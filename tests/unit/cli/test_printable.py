@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from lakemerge import InputError, LakeTable
 from lakemerge.cli import main
@@ -78,6 +79,9 @@ LINES = {
     "check": "check {t}",
     "probe": "probe {tmp}/place-{evil}",
     "copy": "copy {t} {tmp}/copy-{evil}",
+    "convert, plan": "convert {tmp}/delta --key id --dry-run",
+    "convert": "convert {tmp}/delta --key id --ordering at",
+    "unconvert": "unconvert {tmp}/delta",
 }
 """Lines of commands, and more than one where a command shows different things; ``~`` stands for a space."""
 CLEANED = {"lakemerge.storage.s3_client"}
@@ -151,6 +155,8 @@ def places(tmp_path: Path) -> dict[str, str]:
     world.create("A", "_id STRING, x STRING", [{"_id": EVIL, "x": EVIL}])
     world.create("B", "_id STRING, x STRING", [{"_id": f"b{EVIL}", "x": EVIL}])
     source = {"type": "merge", "version": 2, "datasets": ["A a", "B b"], "equality": ["a.x = b.x"]}
+    twice = pa.table({"id": [EVIL, EVIL], "at": [1, 2]})
+    write_deltalake(tmp_path / "delta", twice, name=EVIL, description=EVIL)
     job = tmp_path / "job.json"
     job.write_text(json.dumps({"output": str(tmp_path / "out"), "tables": world.paths, "source": source}))
     assert main(["merge-source", "run", str(job)]) == 0

@@ -60,12 +60,12 @@ def test_the_commands_run(path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("lakemerge ")]
     commands = [shlex.split(line)[1:] for line in lines]
     known = {command.callback.__name__ for command in app.registered_commands if command.callback is not None}
-    # Those of docs/guides/provenance.md, monitoring.md, backup.md and command-line.md look at tables, that of stores.md
-    # at a store, and keep no table healthy.
+    # Those of docs/guides/provenance.md, monitoring.md, backup.md, bring-a-delta-table.md and command-line.md look at
+    # tables, that of stores.md at a store, and keep no table healthy.
     by_hand = {"demo", "init", "upsert", "get", "query", "diff", "jar", "metrics"}
     assert {command[0] for command in commands} == known - by_hand - {
         "explain", "lineage", "what_if", "verify", "replay", "report", "failed_keys", "associate", "record_send",
-        "probe", "copy", "forget",
+        "probe", "copy", "convert", "unconvert", "forget",
     }  # fmt: skip
     for command in commands:
         if "--every" not in command:  # which ends by a signal alone

@@ -226,6 +226,7 @@ def test_every_public_name_is_told() -> None:
         "../which-merger.md",
         "backfill.md",
         "backup.md",
+        "bring-a-delta-table.md",
         "costs.md",
         "deletes.md",
         "erase.md",

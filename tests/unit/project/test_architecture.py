@@ -19,6 +19,7 @@ TABLE = ROOT / "lakemerge" / "table" / "table.py"
 SPARK_DOORS = (
     "lakemerge.connector.session",
     "lakemerge.connector.source",
+    "lakemerge.convert.spark",
     "lakemerge.datasource",
     "lakemerge.spark",
     "lakemerge.flows.spark",
@@ -66,7 +67,7 @@ LAYERS = (
     (*(f"lakemerge.{name}" for name in ("commits", "feed", "read", "spark", "transactions", "write")),),
     ("lakemerge.table",),
     ("compaction", "lakemerge.check"),
-    ("lakemerge.datasource", "lakemerge.ingest", "lakemerge.provenance"),
+    ("lakemerge.convert", "lakemerge.datasource", "lakemerge.ingest", "lakemerge.provenance"),
     ("lakemerge.table.table",),
     (
         "lakemerge",
@@ -78,8 +79,8 @@ LAYERS = (
 CLI_COMMANDS = tuple(
     f"lakemerge.cli.{name}"
     for name in (
-        "app", "common", "demo", "forget", "ingest", "merge_source", "output", "provenance", "rows", "service",
-        "streams", "tables", "warehouse",
+        "app", "common", "conversion", "demo", "forget", "ingest", "merge_source", "output", "provenance", "rows",
+        "service", "streams", "tables", "warehouse",
     )
 )  # fmt: skip
 SHIPPED_SUITES = ("lakemerge.testing", "mergers.testing")
@@ -171,10 +172,13 @@ PUBLIC = {
         "FailedKeys": "what LakeTable.failed_keys returns",
         "FailedRecord": "what FailedKey.records and SkippedFileSlice.records hold",
         "SkippedFileSlice": "what CompactionResult.skipped holds",
+        "ConversionPlan": "what LakeTable.convert returns for dry_run",
+        "ConversionResult": "what LakeTable.convert returns",
         "CopyResult": "what LakeTable.copy_to returns",
         "VacuumResult": "what LakeTable.vacuum returns",
         "ForgetResult": "what LakeTable.forget returns",
         "TransactionPlan": "what LakeTable.update_where and others return for explain",
+        "UnconversionResult": "what LakeTable.unconvert returns",
         "UpsertResult": "what LakeTable.upsert returns",
         "catalog": "gives tables names in Spark's SQL",
         "register": "gives merger classes to Spark's format('lakemerge')",

@@ -191,7 +191,7 @@ OPENING = [
     Mistake("a folder of other files", LakeTable.open, NotATableError,
         "there is no Delta log", "", "make a table there with LakeTable.create"),
     Mistake("a plain Delta table", plain_delta, NotATableError,
-        "not a LakeMerge table", "/plain", "create one with LakeTable.create and load it with upsert"),
+        "not a LakeMerge table", "/plain", "a conversion makes it one in place (LakeTable.convert)"),
     Mistake("a newer format", lambda f: edited(f, 'formatVersion":"1"', 'formatVersion":"2"'), UnsupportedFeatureError,
         "format version 2", "/t ", "Install a newer lakemerge"),
     Mistake("a newer feature",

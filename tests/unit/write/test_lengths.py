@@ -41,6 +41,8 @@ def test_texts_are_cut_padded_or_refused(tmp_path: Path) -> None:
     table.upsert(rows((1, "z  \u2003"[:3], "z")))
     table.compact()
     assert listed(table)[0] == (1, "z  ", "z   ")
+    notes = {field.name: field.metadata for field in deltalake.DeltaTable(tmp_path).schema().fields}
+    assert notes["v"] == {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}
     theirs = deltalake.DeltaTable(tmp_path).to_pyarrow_table().to_pylist()
     assert sorted(tuple(row.values()) for row in theirs) == listed(table)
 
