@@ -71,7 +71,7 @@ $(PYTEST) -n 2 -m "not serial $(BUT_LONG)" $(SAMPLE) --durations 15; parallel=$$
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-publish bench-lookups bench-growth bench-scale bench-plan bench-streams bench-s3 bench-provenance bench-transactions bench-ingest bench-merge-source bench-sql connector release test test-all test-deep coverage test-s3 test-stores test-kafka test-dbt test-schedulers test-clusters smoke matrix oldest soak interleavings mutants versitygw fake-gcs-server azurite audit paimon lint types docs clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-publish bench-lookups bench-growth bench-scale bench-plan bench-streams bench-s3 bench-provenance bench-transactions bench-ingest bench-merge-source bench-sql connector release test test-all test-deep coverage test-s3 test-stores test-kafka test-dbt test-schedulers test-clusters smoke matrix oldest soak soak-doors interleavings mutants versitygw fake-gcs-server azurite audit paimon lint types docs clean java
 
 help:
 	@echo "Try it"
@@ -91,6 +91,7 @@ help:
 	@echo "  make matrix           the built wheel with each Python and pyspark (PYTHONS=..., PYSPARKS=...)"
 	@echo "  make oldest           the tests that need no Spark, with the oldest versions that pyproject.toml allows"
 	@echo "  make soak             faults, killed processes, ingest, damaged files, every record checked (ARGS='--minutes 10 --seed 1')"
+	@echo "  make soak-doors       100,000 faults, 1,000 kills, 1,000,000 records through every door, figures by door; hours"
 	@echo "  make interleavings    orders of events over the real code: faults, crashes, switches (ARGS='--seconds 3600 --seed 1')"
 	@echo "  make mutants          changes of the log, commits and writes: which are found (ARGS='--count 300 --seed 1'); hours"
 	@echo "  make lint             ruff: rules and format"
@@ -226,6 +227,11 @@ oldest: java $(OLDEST_STAMP)
 
 soak: $(STAMP)
 	$(BIN)/python -m tests.soak $(ARGS)
+
+# Every door of a table at length: hours.
+soak-doors: $(STAMP)
+	$(BIN)/python -m tests.soak --faults 0 --kills 0 --records 0 --inputs 0 --ingest-faults 0 \
+	  --door-faults 100000 --door-kills 1000 --door-records 1000000 $(ARGS)
 
 interleavings: $(STAMP)
 	$(BIN)/python -m tests.interleavings $(ARGS)

@@ -20,7 +20,7 @@ from lakemerge.format.consumers import (
 from lakemerge.format.feed_offset import Offset
 from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
-from lakemerge.layout.travel import check_kept
+from lakemerge.layout.travel import check_kept, unless_replaced
 from lakemerge.layout.view import TableView
 from mergers.wording import argument
 
@@ -36,7 +36,8 @@ def register_consumer(
     """See :meth:`lakemerge.feed.consumers.Consumers.register`."""
     check_consumer_name(name)
     made = Registration(name, handle.new_id(), offset, handle.store_now_ms(), expires_after_ms)
-    handle.log.snapshot(version=offset.needed_version)  # raises if there is no such version
+    with unless_replaced(handle.log, begin.snapshot):
+        handle.log.snapshot(version=offset.needed_version)  # raises if there is no such version
 
     def build(view: TableView) -> Attempt | AlreadyDone:
         tip = view.snapshot

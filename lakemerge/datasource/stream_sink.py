@@ -128,7 +128,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         size = sum(file.size_bytes for task in packed for file in task.files)
         here = size <= _LOAD_HERE_TASKS * plan.pack.settings.target_task_bytes
         result = finish(write, packed, load_file_slices=load_in_process if here else None)
-        tip = self._handle.log.snapshot()
+        # The commit's version is known. To look for it again could fail, and call a batch failed that has landed.
+        tip = self._handle.landed.snapshot
+        if result.mode == "repeated" or tip is None:
+            tip = self._handle.log.snapshot()
         if result.mode == "repeated":
             (replace(batch, marks={}) if self._trusts_numbers else batch).check_repeated(tip)
         maintain_after_write(OpenTable.without_session(self._handle, tip))

@@ -20,6 +20,7 @@ from lakemerge.format.operations import Operation
 from lakemerge.format.publish import Publish, with_vectors, with_vectors_enabled
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
+from lakemerge.layout.travel import unless_replaced
 from lakemerge.layout.view import TableView
 from lakemerge.read.scan import scan
 from lakemerge.schema.evolution import (
@@ -308,14 +309,15 @@ def _checked(handle: Handle, begin: TableView, fresh: Sequence[Check]) -> Sequen
     """New constraints, which the rows of the version meet. Raises :class:`SchemaError` if some do not."""
     if not fresh:
         return fresh
-    for batch in scan(handle, begin, columns=None, filter=None):
-        for check in fresh:
-            bad = check.violating(pa.Table.from_batches([batch]))
-            if bad.num_rows:
-                key = bad.select(list(begin.config.key)).slice(0, 1).to_pylist()[0]
-                raise SchemaError(
-                    f"rows violate the constraint {check.name!r} ({check.text}), such as that of key {key}"
-                )
+    with unless_replaced(handle.log, begin.snapshot):
+        for batch in scan(handle, begin, columns=None, filter=None):
+            for check in fresh:
+                bad = check.violating(pa.Table.from_batches([batch]))
+                if bad.num_rows:
+                    key = bad.select(list(begin.config.key)).slice(0, 1).to_pylist()[0]
+                    raise SchemaError(
+                        f"rows violate the constraint {check.name!r} ({check.text}), such as that of key {key}"
+                    )
     return fresh
 
 

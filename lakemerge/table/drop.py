@@ -78,16 +78,18 @@ def _ended(handle: Handle) -> int:
 
 def _delete(store: Store, marker: int) -> None:
     """Delete all files. The commit that dropped the table goes last: as long as it is there, nobody takes what is left
-    for a table, and the drop can go on."""
+    for a table, and the drop can go on. Each file is deleted as it was listed: if somebody makes a table in this place
+    meanwhile, its files stay."""
     last = f"{_LOG}{marker:020d}.json"
+    there = [file for file in store.list(_LOG.rstrip("/")) if file.path == last]
     for batch in _batches(file for file in store.list("") if not file.path.startswith(_LOG)):
-        store.delete(batch)
-    for batch in _batches(file for file in store.list("_delta_log") if file.path != last):
-        store.delete(batch)
-    store.delete([last])
+        store.delete_exact(batch)
+    for batch in _batches(file for file in store.list(_LOG.rstrip("/")) if file.path != last):
+        store.delete_exact(batch)
+    store.delete_exact(there)
     store.delete_empty_folders("")
 
 
-def _batches(files: Iterator[FileStat]) -> Iterator[list[str]]:
-    while batch := [file.path for file in islice(files, _BATCH)]:
+def _batches(files: Iterator[FileStat]) -> Iterator[list[FileStat]]:
+    while batch := list(islice(files, _BATCH)):
         yield batch

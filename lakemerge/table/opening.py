@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from lakemerge._internal.arguments import shown
 from lakemerge.delta import DeltaLog
-from lakemerge.errors import InputError
+from lakemerge.errors import InputError, NotATableError, TableDamagedError
+from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import find_version
 from lakemerge.options import Settings
@@ -50,9 +51,24 @@ def open_table(
 ) -> OpenTable:
     """See :meth:`lakemerge.LakeTable.open`."""
     handle = open_handle(path, storage_options, mergers, settings)
-    snapshot = find_version(handle.log, version=version, timestamp=timestamp, savepoint=savepoint)
+    try:
+        snapshot = find_version(handle.log, version=version, timestamp=timestamp, savepoint=savepoint)
+    except TableDamagedError as error:
+        raise _dropped(handle) or error from error
     pinned = any(given is not None for given in (version, timestamp, savepoint))
     return OpenTable(handle, snapshot, pinned=pinned, session=TableSession(spark))
+
+
+def _dropped(handle: Handle) -> NotATableError | None:
+    """The error of a table whose drop is under way, or was interrupted: the beginning of its log is gone already."""
+    newest = handle.log.history(limit=1) if handle.log.exists() else []
+    if not newest or newest[0].operation != Operation.DROP:
+        return None
+    return NotATableError(
+        f"the table at {handle.store.url} was dropped in version {newest[0].version}, and not all of its files are "
+        "deleted yet: if nobody is dropping it now, LakeTable.drop goes on",
+        url=handle.store.url,
+    )
 
 
 def opened(table: HasOpenTable | str | os.PathLike[str], name: str) -> OpenTable:

@@ -17,21 +17,26 @@ from typing import Any, Final
 
 import orjson
 import pyarrow as pa
+from pyspark.sql.types import StructType
 
 import lakemerge.connector.requests as requests
+from compaction.publish import publish
 from lakemerge import LakeTable, Settings
 from lakemerge.cli.service import run_maintenance
 from lakemerge.connector.jar import jar_version
+from lakemerge.datasource.stream_batches import RowSum
+from lakemerge.datasource.stream_sink import StreamWriter, _Message
 from lakemerge.ingest import Files
 from lakemerge.merge_source import MergeConfig, MergeSource
+from lakemerge.spark.writer import pack_rows
 from lakemerge.table.kept import forget_tables
 from lakemerge.testing.memory import Bucket
 from tests.interleavings.turns import outside, still, unseen
 
 __all__ = ["OPERATIONS", "WORLDS", "Operation", "Rows", "State", "World", "operations_of", "rows_of", "url"]
 
-Rows = Mapping[int, str]
-"""Key to value."""
+Rows = Mapping[int, Any]
+"""Key to value; ``None`` where the column of values was dropped."""
 
 ONE: Final = Settings(threads=1)
 NAME: Final = "w"
@@ -60,12 +65,18 @@ class State:
     """The rows of other tables."""
     made: int = 0
     """How often the table was made anew or replaced."""
+    bare: bool = False
+    """Whether the column of values was dropped. Rows then have their keys alone."""
 
     def having(self, rows: Rows) -> State:
         return replace(self, rows={**self.rows, **rows})
 
     def lacking(self, *keys: int) -> State:
         return replace(self, rows={key: value for key, value in self.rows.items() if key not in keys})
+
+    def seen(self) -> State:
+        """The same, with the values that readers see."""
+        return replace(self, rows=dict.fromkeys(self.rows)) if self.bare else self
 
     def once(self, note: str, rows: Rows) -> State:
         return self if note in self.notes else replace(self.having(rows), notes=self.notes | {note})
@@ -86,6 +97,10 @@ class Operation:
     """The effect of the first of several commits. A failure may leave that alone."""
     again: bool = True
     """Whether it can be done once more."""
+    copies: Rows | None = None
+    """What the other table holds after it, whatever comes of this one."""
+    drops: bool = False
+    """Whether there is no table after it."""
     settles: bool = False
     """Whether it completes, before anything else, what the last one of its kind left when it was cut short."""
 
@@ -109,8 +124,14 @@ class World:
         return _built(self.name).copy()
 
 
+def value_of(row: Mapping[str, Any]) -> Any:
+    """The value of a row, whether its column was renamed or not."""
+    new, old = row.get("w"), row.get("v")
+    return old if new is None else new
+
+
 def rows_of(table: pa.Table) -> Rows:
-    found = dict(zip(table["k"].to_pylist(), table["v"].to_pylist(), strict=True))
+    found = {row["k"]: value_of(row) for row in table.to_pylist()}
     if len(found) != table.num_rows:
         raise AssertionError(f"a key is there twice: {sorted(table['k'].to_pylist())}")
     return found
@@ -172,6 +193,16 @@ def _logged() -> None:
     _fill(checkpoint=True, properties={"delta.checkpointInterval": "12"})
 
 
+def _landed() -> None:
+    """With a window of a job."""
+    _fill()
+    make("copy", buckets=2)
+    opened().ingest("done", Files(_files() / "done", format="json")).run()
+
+
+WINDOW: Final = {40: "l", 2: "l"}
+
+
 def _empty() -> None:
     make(buckets=1)
 
@@ -194,10 +225,7 @@ _NEW: Final = {100: "new", 101: "new", 102: "new"}
 
 def _sources() -> None:
     for name, rows in (("a", {"a1": 1, "a2": 2}), ("b", {"b1": 1, "b2": 5})):
-        table = LakeTable.create(
-            url(name), "_id STRING, x BIGINT", key=["_id"], buckets=1, settings=ONE, properties=QUIET
-        )
-        table.upsert(_entities(rows))
+        make_dataset(name).upsert(_entities(rows))
     config = MergeConfig(datasets={"a": url("a"), "b": url("b")}, equality=["a.x = b.x"])
     MergeSource.create(url(), config, settings=ONE)
     MergeSource.open(url(), settings=ONE).run()
@@ -209,6 +237,42 @@ def _unmerged() -> None:
     _sources()
     MergeSource.open(url(), settings=ONE).run()
     LakeTable.open(url("b"), settings=ONE).upsert(_entities({"b3": 7}))
+
+
+def _stable() -> None:
+    """Entities with numbers that stay, and a table of people's decisions, which says nothing yet."""
+    for name, rows in (("a", {"a1": 1, "a2": 2}), ("b", {"b1": 1, "b2": 5})):
+        make_dataset(name).upsert(_entities(rows))
+    LakeTable.create(url("o"), _OVERRIDES, key=["nr"], buckets=1, settings=ONE, properties=QUIET)
+    config = MergeConfig(
+        datasets={"a": url("a"), "b": url("b")},
+        equality=["a.x = b.x"],
+        identity="stable",
+        overrides=url("o"),
+        one_per_dataset=["a", "b"],
+        survivorship={"x": "longest"},
+    )
+    MergeSource.create(url(), config, settings=ONE)
+    MergeSource.open(url(), settings=ONE).run()
+    LakeTable.open(url("b"), settings=ONE).upsert(_entities({"b2": 2}))
+
+
+_OVERRIDES: Final = (
+    "nr BIGINT, left_dataset STRING, left_id STRING, right_dataset STRING, right_id STRING, verdict STRING, "
+    "who STRING, at TIMESTAMP, why STRING"
+)
+
+
+def _apart(table: LakeTable, _: str) -> object:
+    """Somebody decides that two rows with the same value are different."""
+    told = {"nr": 1, "left_dataset": "a", "left_id": "a2", "right_dataset": "b", "right_id": "b2"}
+    at = dt.datetime(2026, 5, 1, tzinfo=dt.UTC)
+    row = {**told, "verdict": "different", "who": "me", "at": at, "why": "x"}
+    return table.upsert(pa.Table.from_pylist([row], schema=table.schema))
+
+
+def make_dataset(name: str) -> LakeTable:
+    return LakeTable.create(url(name), "_id STRING, x BIGINT", key=["_id"], buckets=1, settings=ONE, properties=QUIET)
 
 
 def _entities(rows: Mapping[str, int]) -> pa.Table:
@@ -226,6 +290,7 @@ def _files() -> Path:
     folder = Path(_folder().name)
     for name, text in (
         ("good", '{"k": 20, "o": 5, "v": "i"}\n{"k": 2, "o": 5, "v": "i"}\n'),
+        ("done", '{"k": 40, "o": 5, "v": "l"}\n{"k": 2, "o": 5, "v": "l"}\n'),
         ("bad", '{"k": 30, "o": 5, "v": "r"}\n{"k": "x'),
     ):
         (folder / name).mkdir()
@@ -243,6 +308,8 @@ WORLDS: Final[Mapping[str, World]] = {
         World("new", _made_anew, State(_NEW), {}),
         World("sources", _sources, State({}), {}),
         World("unmerged", _unmerged, State({}), {}),
+        World("stable", _stable, State({}), {}),
+        World("landed", _landed, State({**_LAST, **WINDOW}), {}),
     )
 }
 
@@ -285,6 +352,26 @@ def _batches(table: LakeTable, _: str) -> None:
     table.upsert(frame({30: "t"}), txn=("stream", 4))
 
 
+def _sunk(table: LakeTable, number: int, rows: Rows) -> None:
+    """A micro-batch of ``df.writeStream.format("lakemerge")`` without Spark: planned, packed as a task packs it, and
+    committed by its number, with the marks of its rows."""
+    schema = StructType.fromJson(
+        {"type": "struct", "fields": [
+            {"name": name, "type": kind, "nullable": True, "metadata": {}}
+            for name, kind in (("k", "long"), ("o", "long"), ("v", "string"))
+        ]}
+    )  # fmt: skip
+    writer = StreamWriter(table.opened, schema, {})
+    told = RowSum()
+    task, packed = pack_rows(told.passing(iter(frame(rows).to_batches())), writer._plan.pack)
+    writer.commit([_Message(task, packed, writer._plan, "q", (told.rows, told.total))], number)
+
+
+def _sunk_twice(table: LakeTable, _: str) -> None:
+    _sunk(table, 3, {50: "s"})
+    _sunk(table, 4, {50: "t"})
+
+
 def _merge(table: LakeTable, tag: str) -> object:
     source = frame({3: tag, 8: tag})
     merge = table.merge(source, "target.k = source.k", retries=0)
@@ -293,21 +380,21 @@ def _merge(table: LakeTable, tag: str) -> object:
 
 def _followed(table: LakeTable, _: str) -> Rows:
     """A copy of the table that is at the version of the consumer, after the changes that the consumer reads."""
-    copy = dict(_FIRST)
+    copy: dict[int, Any] = dict(_FIRST)
     for batch in table.follow("c", poll=None):
         for row in batch.to_pylist():
             if row["_row_kind"] in ("+I", "+U"):
-                copy[row["k"]] = row["v"]
+                copy[row["k"]] = value_of(row)
             elif row["_row_kind"] == "-D":
                 del copy[row["k"]]
     return copy
 
 
 def _changed(table: LakeTable, _: str) -> Rows:
-    copy: dict[int, str] = dict(_FIRST)
+    copy: dict[int, Any] = dict(_FIRST)
     for row in table.changes(4, net=True).read_all().to_pylist():
         if row["_row_kind"] in ("+I", "+U"):
-            copy[row["k"]] = row["v"]
+            copy[row["k"]] = value_of(row)
         elif row["_row_kind"] == "-D":
             del copy[row["k"]]
     return copy
@@ -342,6 +429,30 @@ def _ingest(table: LakeTable, _: str) -> object:
 def _retry(table: LakeTable, _: str) -> object:
     job = table.ingest("bad", Files(_files() / "bad", format="json"))
     return job.retry()
+
+
+def _replay_window(table: LakeTable, _: str) -> object:
+    return table.ingest("done", Files(_files() / "done", format="json")).replay(into=url("copy"))
+
+
+CONSTRAINT: Final = "nine"
+
+
+def _constraint_goes(tag: str) -> Callable[[], object]:
+    """A constraint is added before the operation begins, and dropped by it."""
+    table, name = opened(), f"goes{tag}"
+    with unseen():
+        table.alter(add_constraints={name: "k <> 99"})
+    return lambda: table.alter(drop_constraints=[name])
+
+
+def _publish(table: LakeTable, _: str) -> object:
+    """What maintenance does once other engines lag behind by more than they may."""
+    return publish(table.opened.handle, table.opened.view, spark=None)
+
+
+def _drop(_: str) -> Callable[[], object]:
+    return lambda: LakeTable.drop(url())
 
 
 def _replay(table: LakeTable, _: str) -> object:
@@ -464,7 +575,8 @@ def _only(rows: Rows) -> Callable[[State, str], State]:
 
 FILLED: Final = frozenset({"filled"})
 ALL: Final = frozenset({"filled", "logged", "empty", "published"})
-SOURCES: Final = frozenset({"sources", "unmerged"})
+SOURCES: Final = frozenset({"sources", "unmerged", "stable"})
+LANDED: Final = frozenset({"landed"})
 LOGGED: Final = frozenset({"logged"})
 _PAIRED: Final = frozenset({"filled", "logged", "published"})
 
@@ -474,7 +586,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "append",
         _on_table(lambda table, tag: table.upsert(frame({2: tag, 9: tag}))),
         lambda state, tag: state.having({2: tag, 9: tag}),
-        worlds=ALL,
+        worlds=ALL | LANDED,
     ),
     Operation("delete_where", _on_table(lambda table, _: table.delete_where("k = 2")), lambda s, _: s.lacking(2)),
     Operation(
@@ -501,6 +613,18 @@ OPERATIONS: Final[Sequence[Operation]] = (
         first=lambda state, _: state.once("stream", {30: "s"}),
     ),
     Operation(
+        "batch of a sink",
+        _on_table(lambda table, _: _sunk(table, 3, {50: "s"})),
+        lambda state, _: state.once("sink", {50: "s"}),
+    ),
+    Operation(
+        "sink that goes on",
+        _on_table(_sunk_twice),
+        lambda state, _: state.once("sink", {50: "s"}).once("later sink", {50: "t"}),
+        first=lambda state, _: state.once("sink", {50: "s"}),
+        again=False,
+    ),
+    Operation(
         "upkeep",
         _on_table(_kept_up),
         lambda state, tag: state.having({7: tag}),
@@ -508,12 +632,12 @@ OPERATIONS: Final[Sequence[Operation]] = (
         worlds=frozenset({"published"}),
     ),
     # Services
-    Operation("compaction", _on_table(lambda table, _: table.compact()), worlds=ALL),
+    Operation("compaction", _on_table(lambda table, _: table.compact()), worlds=ALL | LANDED),
     Operation("minor compaction", _on_table(lambda table, _: table.compact(minor=True)), worlds=_PAIRED),
     Operation("log compaction", _on_table(lambda table, _: table.compact_logs(size_ratio=float("inf")))),
     Operation("rescale", _on_table(lambda table, _: table.rescale(buckets=2)), worlds=ALL),
     Operation("expiry", _on_table(lambda table, _: table.expire_tombstones(retention=NOW))),
-    Operation("vacuum", _on_table(_vacuum), worlds=_PAIRED),
+    Operation("vacuum", _on_table(_vacuum), worlds=_PAIRED | LANDED),
     Operation("vacuum of what is old", _on_table(lambda table, _: table.vacuum(dry_run=False)), worlds=LOGGED),
     Operation(
         "checkpoint",
@@ -526,16 +650,42 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation(
         "restore",
         _on_table(lambda table, _: table.restore(version=3)),
-        lambda s, _: replace(s, rows=_FIRST),
+        lambda s, _: replace(s, rows=_FIRST, bare=False),
         worlds=FILLED | LOGGED,
     ),
     Operation("alter", _on_table(lambda table, tag: table.alter(add_columns=f"x{tag} INT"))),
+    Operation("rename of a column", _on_table(lambda table, _: table.alter(rename_columns={"v": "w"})), again=False),
+    Operation(
+        "drop of a column",
+        _on_table(lambda table, _: table.alter(drop_columns=["v"])),
+        lambda state, _: replace(state, bare=True),
+        again=False,
+    ),
+    # A row that an append brings does not meet it.
+    Operation(
+        "constraint",
+        _on_table(lambda table, _: table.alter(add_constraints={CONSTRAINT: "k <> 9"})),
+        again=False,
+    ),
+    Operation("constraint goes", _constraint_goes, worlds=FILLED, again=False),
+    Operation(
+        "publishing begins",
+        _on_table(lambda table, _: table.alter(properties={"lakemerge.publish": "deletionVectors"})),
+    ),
+    Operation(
+        "publishing ends",
+        _on_table(lambda table, _: table.alter(properties={"lakemerge.publish": None})),
+        worlds=frozenset({"published"}),
+    ),
+    Operation("publication", _on_table(_publish), worlds=frozenset({"published"})),
     Operation("savepoint", _on_table(lambda table, tag: table.savepoint(f"of-{tag}"))),
     Operation("create anew", _make_anew, _anew(_NEW), worlds=FILLED | LOGGED),
     Operation("replace", _replace, _anew({}), worlds=FILLED | LOGGED),
+    Operation("drop", _drop, worlds=FILLED | LOGGED, drops=True),
     # Ingest
     Operation("ingest", _on_table(_ingest), _loaded),
     Operation("retry of a file", _on_table(_retry), again=False),
+    Operation("replay of a window", _on_table(_replay_window), worlds=LANDED, copies=WINDOW),
     # Readers
     Operation("read", _on_table(lambda table, _: table.to_arrow()), sees=rows_of),
     Operation("changes", _on_table(_changed), sees=lambda found: found),  # type: ignore[arg-type,return-value]
@@ -566,9 +716,15 @@ OPERATIONS: Final[Sequence[Operation]] = (
         lambda state, _: replace(state, notes=state.notes | {"a9"}),
         worlds=SOURCES,
     ),
+    Operation(
+        "override",
+        _on_dataset("o", _apart),
+        lambda state, _: replace(state, notes=state.notes | {"apart"}),
+        worlds=frozenset({"stable"}),
+    ),
     Operation("upkeep of a dataset", _on_dataset("a", _upkeep_of_dataset), worlds=SOURCES),
     Operation("upkeep of the output", _on_table(_upkeep), worlds=SOURCES),
-    # Convert, forget and drop come here: each is one more operation, with its effect on rows.
+    # Convert and forget come here: each is one more operation, with its effect on rows.
 )
 
 

@@ -17,11 +17,13 @@ from dataclasses import dataclass, field
 
 from lakemerge import (
     CommitConflictError,
+    FilterError,
     FrameError,
     InputError,
     LakeMergeError,
     LakeTable,
     OutcomeUnknownError,
+    SchemaError,
     TableDamagedError,
     VersionNotFoundError,
 )
@@ -30,13 +32,17 @@ from lakemerge.layout.references import snapshot_references
 from lakemerge.merge_source import MergeSource
 from lakemerge.testing.memory import Bucket
 from tests.interleavings.operations import (
+    CONSTRAINT,
     ONE,
     SOURCES,
     NotMaintainedError,
     Operation,
+    Rows,
     State,
     StatementError,
     World,
+    frame,
+    make,
     rows_of,
     url,
 )
@@ -91,10 +97,12 @@ class Judge:
             pinned = _at(LakeTable.open(url(), settings=ONE), first.version)
             deeds = {tag: _prepared(operation, tag) for tag, operation in named.items()}
             outcomes = play(bucket, deeds, case.schedule)
+            # A commit that was sent before a drop, and carried out after it, stands alone.
+            is_left = any(one.drops for one in case.operations) and bool(bucket.paths("s/t/_delta_log/"))
             problems = [
                 f"{named[tag]}: {problem}"
                 for tag, one in outcomes.items()
-                for problem in _answered(one, case.has_faults)
+                for problem in _answered(one, case.has_faults or is_left)
             ]
             if problems:
                 return Verdict(tuple(problems), outcomes)
@@ -182,7 +190,10 @@ class _End:
         if any(operation.settles for operation in self.named.values()) or self.world.name in SOURCES:
             yield from self._sources()
             return
-        folds = list(self._folds())
+        if any(operation.drops for operation in self.named.values()):
+            yield from self._dropped()
+            return
+        folds = [[state.seen() for state in fold] for fold in self._folds()]
         states = [state for fold in folds for state in fold]
         ends = [fold[-1] for fold in folds]
         table = LakeTable.open(url(), settings=ONE)
@@ -204,6 +215,9 @@ class _End:
                 seen = operation.sees(self.outcomes[tag].value)
                 if all(state.rows != seen for state in states):
                     yield f"{operation} saw {dict(seen)}, and may see {_shown(states)}"
+        constrained = CONSTRAINT in table.opened.view.config.constraints
+        if constrained and 9 in rows:
+            yield "a row does not meet a constraint"
         made = fitting[0].made > 0
         if not made:
             yield from self._versions(table, states)
@@ -292,14 +306,20 @@ class _End:
         names = {one.name for one in self.named.values()}
         if isinstance(error, CommitConflictError):  # a copy of what a restore took back
             return {"restore", "replay"} <= names
+        if names & {"rename of a column", "drop of a column", "constraint"} and isinstance(
+            error, FrameError | FilterError | SchemaError | InputError | StatementError
+        ):
+            return True  # of the columns of before, or a row that the table does not take any more
         if isinstance(error, FrameError):  # a source that lacks the new column
             return {"alter", "merge"} <= names
-        # A job asks for a reset after a restore.
-        return isinstance(error, InputError) and ("consumer goes" in names or {"restore", "ingest"} <= names)
+        # A job asks for a reset after a restore. A batch that is older than the last one is refused.
+        asks = "consumer goes" in names or {"restore", "ingest"} <= names or {"restore", "replay of a window"} <= names
+        return isinstance(error, InputError) and (asks or "sink that goes on" in names)
 
     def _again(self, table: LakeTable, fitting: Sequence[State]) -> Iterator[str]:
         """Each operation once more, and a compaction."""
         states, done = list(fitting), ""
+        bare = any(state.bare for state in states)
         for tag, operation in zip("DEF", dict.fromkeys(self.named.values()), strict=False):  # ids are by the tag
             if not operation.again or (operation.name == "restore" and states[0].made):
                 continue  # versions of another table are others
@@ -309,18 +329,55 @@ class _End:
             if again.error is not None:
                 yield f"{operation} once more ends with {again}"
                 return
-            states = [operation.effect(state, tag) for state in states]
+            states = [operation.effect(state, tag).seen() for state in states]
             done = operation.name
+            if operation.copies is not None:
+                copy = rows_of(LakeTable.open(url("copy"), settings=ONE).to_arrow())
+                if copy != operation.copies:
+                    yield f"{operation} came to {dict(copy)}, and not to {dict(operation.copies)}"
         if states[0].made > fitting[0].made:
             table = LakeTable.open(url(), settings=ONE)
         table.compact()
         rows = rows_of(table.to_arrow())
         if all(state.rows != rows for state in states):
             yield f"after each operation once more the rows are {dict(rows)}, and may be {_shown(states)}"
-        if done == "replay" and not states[0].made:  # it came last, and the copy is of this table
+        if done == "replay" and not states[0].made and not bare:  # it came last, and the copy is of this table
             copy = rows_of(LakeTable.open(url("copy"), settings=ONE).to_arrow())
             if copy != rows:
                 yield f"the replay came to {dict(copy)}, and not to {dict(rows)}"
+
+    def _dropped(self) -> Iterator[str]:
+        """There is no table, or an interrupted drop goes on. Another table can be made in its place."""
+        (tag, *_) = (tag for tag, operation in self.named.items() if operation.drops)
+        others = [operation.name for operation in self.named.values() if not operation.drops]
+        makers = {"create anew", "replace"} & set(others)
+        done = self.outcomes[tag].error is None
+        if done and makers and _opens():
+            # It was made after the drop, or while the drop deleted what was there before.
+            rows = rows_of(LakeTable.open(url(), settings=ONE).to_arrow())
+            if rows not in ({}, self._anew_rows()):
+                yield f"the rows of the table that was made in its place are {dict(rows)}"
+        elif done and not self.has_late_calls and not makers and _opens():
+            yield "the table is there after it was dropped"
+        try:
+            LakeTable.drop(url())
+        except TableDamagedError:
+            # The commit of a write that was sent before the drop, and carried out after it. The guarantees tell of it.
+            for path in self.bucket.paths("s/t/_delta_log/"):
+                self.bucket.remove(path)
+        if left := self.bucket.paths("s/t/_delta_log/"):
+            yield f"after another drop there are {left[:3]}"
+        make().upsert(frame({1: "anew"}))
+        rows = rows_of(LakeTable.open(url(), settings=ONE).to_arrow())
+        if rows != {1: "anew"}:
+            yield f"the rows of a table in its place are {dict(rows)}"
+        found = LakeTable.check(url()).findings
+        if found:
+            yield f"check finds {found[:3]} in a table in its place"
+
+    def _anew_rows(self) -> Rows:
+        anew = (operation for operation in self.named.values() if operation.name == "create anew")
+        return next((operation.effect(self.world.state, "A").rows for operation in anew), {})
 
     def _sources(self) -> Iterator[str]:
         """A run completes what was left, and the output has one entity for each value that two datasets share."""
@@ -353,11 +410,20 @@ class _End:
                 yield f"check of {table} finds {report.findings[:3]}"
 
 
+def _opens() -> bool:
+    """Whether there is a table that can be opened."""
+    try:
+        return LakeTable.exists(url())
+    except TableDamagedError:
+        return False
+
+
 def _entities_of(world: World, state: State) -> set[tuple[str, ...]]:
-    groups: set[tuple[str, ...]] = {("a1", "b1"), ("a2", "b2")}
+    together = {("a2",), ("b2",)} if "apart" in state.notes else {("a2", "b2")}
+    groups: set[tuple[str, ...]] = {("a1", "b1"), *together}
     if world.name == "unmerged":
         groups.add(("b3",))
-    return groups | {(note,) for note in state.notes}
+    return groups | {(note,) for note in state.notes - {"apart"}}
 
 
 def _shown(states: Sequence[State]) -> str:

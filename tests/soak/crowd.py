@@ -53,7 +53,7 @@ START_S, END_S = 120.0, 300.0
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 """A killed process is soon replaced: the server has imported everything, and no thread runs in it."""
-_PROCESSES.set_forkserver_preload([__name__, "tests.soak.intake"])
+_PROCESSES.set_forkserver_preload([__name__, "tests.soak.intake", "tests.soak.doors"])
 
 
 @dataclass(frozen=True)
@@ -309,7 +309,11 @@ class Crowd:
         assert process.exitcode == -signal.SIGKILL, f"{task.name} ended with {process.exitcode}\n" + self._told()
         process.close()
         self.figures.kills += 1
+        self._killed(task.kind)
         self._start(task.kind, task.place, life=task.life + 1)
+
+    def _killed(self, kind: str) -> None:
+        """Somebody of a kind was killed."""
 
     def _lacks(self, kills: int, records: int) -> bool:
         return self.figures.kills < kills or self._acknowledged() < records

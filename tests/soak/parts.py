@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from typing import TypeVar
 
 from tests.soak.crowd import Crowd
 from tests.soak.damage import fuzz
+from tests.soak.doors import Doors
 from tests.soak.intake import Intake
 from tests.soak.storms import weather
 
@@ -31,7 +33,7 @@ HISTORIES, INPUTS = 20, 400
 HANGS_S = 900
 ROUND_S = 120.0
 """How long a crowd works. Then its records are verified, and another one begins with an empty table."""
-SHARES = {"storms": 0.3, "crowd": 0.25, "intake": 0.25, "damage": 0.2}
+SHARES = {"storms": 0.2, "crowd": 0.2, "intake": 0.2, "doors": 0.25, "damage": 0.15}
 """Shares of the time, where it is given."""
 
 _T = TypeVar("_T")
@@ -46,6 +48,8 @@ class Tally:
     failures: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
     told: float = 0.0
+    by_door: dict[str, Counter[str]] = field(default_factory=dict)
+    """Figures of each door of a table."""
 
     def add(self, **figures: int) -> None:
         for name, figure in figures.items():
@@ -65,6 +69,11 @@ class Tally:
         names = {**dict.fromkeys(self.wanted), **dict.fromkeys(self.done)}
         figures = [f"{name} {self.done.get(name, 0):,}" + self._of(name) for name in names]
         print(f"{self.told - self.began:7.0f} s  {', '.join(figures)}, losses {len(self.failures)}", flush=True)  # noqa: T201
+
+    def tell_doors(self) -> None:
+        for door, figures in sorted(self.by_door.items()):
+            told = ", ".join(f"{name} {figures[name]:,}" for name in ("records", "kills", "faults"))
+            print(f"           {door}: {told}", flush=True)  # noqa: T201
 
     def _of(self, name: str) -> str:
         return f" of {self.wanted[name]:,}" if name in self.wanted else ""
@@ -120,6 +129,33 @@ class Part:
                     self.tally.add(
                         ingest_faults=done.kills + done.faults, ingest_records=done.records, rows_compared=done.read
                     )
+
+    def doors(self) -> None:
+        """Rounds until all of faults, kills and records through the doors are reached."""
+        names = ("door_faults", "door_kills", "door_records")
+        for number in count():
+            if not self.tally.lacks(*names) or self._left() <= 0:
+                return
+            seed = f"{self.seed}.{number}"
+            with self._place() as folder:
+                try:
+                    rest = self.tally.rest(*names)
+                    # Faults come by lot: a round that is long enough for the rest has its share of them.
+                    more = (
+                        10**9 if rest["door_faults"] > 0 and max(rest["door_kills"], rest["door_records"]) <= 0 else 0
+                    )
+                    doors = Doors(folder, seed, url=self.url)
+                    done = doors.run(
+                        seconds=min(ROUND_S, self._left()),
+                        kills=rest["door_kills"],
+                        records=max(rest["door_records"], more),
+                    )
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is what the soak looks for
+                    self._note(f"doors {seed}", error)
+                else:
+                    for door, figures in doors.by_door.items():
+                        self.tally.by_door.setdefault(door, Counter()).update(figures)
+                    self.tally.add(door_faults=done.faults, door_kills=done.kills, door_records=done.records)
 
     def _in_pool(self, figure: str, name: str, do: Callable[[Path, int, int], _T], amount: int) -> Iterator[_T]:
         """Tasks with seeds of their own, as many at a time as there are processes."""

@@ -18,6 +18,7 @@ from tests.soak import parts
 from tests.soak.__main__ import main
 from tests.soak.crowd import Crowd
 from tests.soak.damage import fuzz
+from tests.soak.doors import DOORS, Doors, rows_after
 from tests.soak.intake import Intake, text_of
 from tests.soak.parts import Part, Tally
 
@@ -36,6 +37,12 @@ def test_a_short_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
         "--inputs",
         "10",
         "--ingest-faults",
+        "0",
+        "--door-faults",
+        "0",
+        "--door-kills",
+        "0",
+        "--door-records",
         "0",
         "--seed",
         "7",
@@ -58,6 +65,49 @@ def test_a_short_soak_of_ingest(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert not tally.failures
     assert tally.done["ingest_faults"] >= 4
     assert tally.done["ingest_records"] > 0
+
+
+@pytest.mark.serial
+def test_a_short_soak_of_every_door(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tally = Tally({"door_faults": 2, "door_kills": 4, "door_records": 4000})
+    Part(tally, seed=7, folder=tmp_path, jobs=1, deadline=float("inf")).doors()
+    assert not tally.failures, tally.failures
+    assert {name: tally.done[name] >= wanted for name, wanted in tally.wanted.items()} == dict.fromkeys(
+        tally.wanted, True
+    )
+    tally.tell_doors()
+    told = capsys.readouterr().out
+    for door in (*DOORS, "publish", "copy"):
+        assert tally.by_door[door]["records"] > 0, door
+        assert f" {door}: records {tally.by_door[door]['records']:,}, kills " in told
+
+
+def test_a_record_that_is_lost_or_doubled_at_a_door_is_found(tmp_path: Path) -> None:
+    doors = Doors(tmp_path, seed=7, size=4)
+    table = LakeTable.open(tmp_path / "table")
+    for number in range(3):
+        rows = {f"upsert 0.{number} {line}": f"{number}" for line in range(4)}
+        table.upsert(pa.table({"k": list(rows), "v": list(rows.values())}), txn=("upsert 0", number))
+    doors.verify()
+    assert doors.by_door["upsert"]["records"] == 12
+    table.delete(pa.table({"k": ["upsert 0.1 2"]}))
+    with pytest.raises(AssertionError, match=r"1 rows lost, such as .*upsert 0\.1 2"):
+        doors.verify()
+    table.upsert(pa.table({"k": ["upsert 0.1 2", "nobody"], "v": ["1", "1"]}))
+    with pytest.raises(AssertionError, match=r"1 rows that nobody wrote, such as .*nobody"):
+        doors.verify()
+    table.delete(pa.table({"k": ["nobody"]}))
+    doors.verify()
+    table.upsert(pa.table({"k": [], "v": []}, schema=table.schema), txn=("upsert 0", 7))
+    with pytest.raises(AssertionError, match=r"upsert 0 has the numbers \[0, 1, 2, 7\]"):
+        doors.verify()
+
+
+def test_the_model_of_doors() -> None:
+    assert rows_after("delete", 0, 2, 2) == {"delete 0.0 1": "0"}
+    assert rows_after("update", 0, 3, 1) == {"update 0.0 0": "updated", "update 0.2 0": "2"}
+    assert rows_after("merge", 1, 2, 1) == {"merge 1.0 0": "merged", "merge 1.1 0": "1"}
+    assert rows_after("stream", 0, 1, 1) == {"stream 0.0 0": "0"}
 
 
 def test_a_record_that_is_ingested_twice_or_never_is_found(tmp_path: Path) -> None:
