@@ -14,6 +14,7 @@ from lakemerge.format.consumers import Registration, advanced_ms, registrations_
 from lakemerge.format.feed_offset import Offset
 from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
+from lakemerge.layout.travel import unless_replaced
 from lakemerge.layout.view import TableView
 from lakemerge.storage.clock import is_past, store_time_ms
 from mergers.wording import argument
@@ -116,9 +117,12 @@ class Consumers:
         """All consumers, with how far behind they are."""
         tip = self._current()
         store = self._handle.store
-        seen = {known: stored_position(store, known).version - 1 for known in registrations_of(tip.snapshot).values()}
-        oldest = max(0, min(seen.values(), default=tip.version))
-        entries = self._handle.log.history(limit=tip.version - oldest + 1, known=tip.version) if seen else []
+        with unless_replaced(self._handle.log, tip.snapshot):
+            seen = {
+                known: stored_position(store, known).version - 1 for known in registrations_of(tip.snapshot).values()
+            }
+            oldest = max(0, min(seen.values(), default=tip.version))
+            entries = self._handle.log.history(limit=tip.version - oldest + 1, known=tip.version) if seen else []
         return [self._behind(tip, known, version, entries) for known, version in seen.items()]
 
     def _behind(self, tip: TableView, known: Registration, seen: int, entries: Sequence[HistoryEntry]) -> Consumer:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lakemerge._internal.arguments import shown
 from lakemerge.delta import DeltaLog
+from lakemerge.delta.listing import no_log
 from lakemerge.errors import InputError, NotATableError, TableDamagedError
 from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
@@ -53,15 +54,18 @@ def open_table(
     handle = open_handle(path, storage_options, mergers, settings)
     try:
         snapshot = find_version(handle.log, version=version, timestamp=timestamp, savepoint=savepoint)
-    except TableDamagedError as error:
+    except (TableDamagedError, FileNotFoundError) as error:
         raise _dropped(handle) or error from error
     pinned = any(given is not None for given in (version, timestamp, savepoint))
     return OpenTable(handle, snapshot, pinned=pinned, session=TableSession(spark))
 
 
 def _dropped(handle: Handle) -> NotATableError | None:
-    """The error of a table whose drop is under way, or was interrupted: the beginning of its log is gone already."""
-    newest = handle.log.history(limit=1) if handle.log.exists() else []
+    """The error of a table that was dropped while it was opened, or whose drop is under way or was interrupted: the
+    beginning of its log is gone already. ``None`` for any other."""
+    if not handle.log.exists():
+        return no_log(handle.store)
+    newest = handle.log.history(limit=1)
     if not newest or newest[0].operation != Operation.DROP:
         return None
     return NotATableError(

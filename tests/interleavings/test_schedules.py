@@ -18,6 +18,17 @@ ONCE_BAD = [
     # A vacuum took records of earlier versions while they were replayed. The table was called damaged.
     "filled: replay beside vacuum: A22 B A",
     "filled: replay beside vacuum: A39 B A",
+    # A micro-batch had landed, and its query was told that it failed.
+    "filled: batch of a sink: A27!gone",
+    # Rows were read for a constraint, and the table was called damaged.
+    "filled: constraint beside create anew: A4 B A",
+    "filled: constraint beside drop: A3 B A",
+    # What came out was the store's error.
+    "filled: consumer beside drop: A30 B A",
+    # A drop deleted by name what somebody made in its place meanwhile.
+    "filled: drop beside create anew: A24 B A",
+    # A table whose drop is under way was called damaged.
+    "filled: drop beside DELETE FROM: A25 B A",
 ]
 
 

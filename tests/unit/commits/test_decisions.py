@@ -1,0 +1,81 @@
+"""Decisions of one line in commits: each with the input that tells it from its opposite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lakemerge.commits.footprint import _is_of, _may_meet
+from lakemerge.commits.provenance import Along, DomainChangedError, DomainIs
+from lakemerge.delta import DomainMetadata
+from lakemerge.format.keys import BucketId
+from lakemerge.format.log_block import LogBlock, LogFile
+from tests.unit.faults import create, frame
+
+
+def block(low: int | None, high: int | None) -> LogBlock:
+    file = LogFile("f", 1, ())
+    bounds = ((low,) if low is not None else None, (high,) if high is not None else None)
+    return LogBlock(file, 0, 1, BucketId((), 0), 1, 1, 1, *bounds)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "meet"),
+    [
+        ((1, 3), (4, 6), False),
+        ((4, 6), (1, 3), False),
+        ((1, 3), (3, 6), True),
+        ((3, 6), (1, 3), True),
+        ((1, 9), (4, 5), True),
+        ((None, 3), (4, 6), False),
+        ((4, 6), (None, 3), False),
+        ((4, None), (1, 3), False),
+        ((1, 3), (4, None), False),
+        ((None, None), (1, 3), True),
+        ((1, 3), (None, None), True),
+        ((None, 3), (None, 6), True),
+        ((4, None), (6, None), True),
+    ],
+)
+def test_blocks_meet_as_far_as_their_bounds_say(
+    one: tuple[int | None, int | None], other: tuple[int | None, int | None], meet: bool
+) -> None:
+    assert _may_meet(block(*one), block(*other)) is meet
+
+
+def test_which_domains_hold_records_of_a_version(tmp_path: Path) -> None:
+    table = create(tmp_path / "t", properties={"lakemerge.maintenance": "off"})
+    table.upsert(frame([(1, 1, "x")]))
+    table.upsert(frame([(1, 2, "x")]))
+    view = table.opened.view
+    (log,) = [domain for name, domain in view.snapshot.domains.items() if name.startswith("lakemerge.log.")]
+    assert [_is_of(log, version) for version in (1, 2, 3)] == [False, True, False]
+    assert not _is_of(DomainMetadata(log.domain, log.configuration, True), 2)
+    assert not _is_of(view.snapshot.domains["lakemerge.state"], 2)
+
+
+def test_what_goes_along_is_valid_only_if_the_tip_is_as_required(tmp_path: Path) -> None:
+    table = create(tmp_path / "t")
+    tip = table.opened.view.snapshot
+    state = tip.domains["lakemerge.state"].configuration
+    note = DomainMetadata("custom.note", "1")
+    assert Along((note,), (DomainIs("lakemerge.state", state), DomainIs("custom.note", None))).at(tip) == (note,)
+    for requires in (
+        DomainIs("lakemerge.state", None),
+        DomainIs("lakemerge.state", "{}"),
+        DomainIs("custom.note", "1"),
+    ):
+        with pytest.raises(DomainChangedError):
+            Along((note,), (requires,)).at(tip)
+
+
+def test_a_replacement_knows_when_the_table_was_vacuumed_and_nothing_else(tmp_path: Path) -> None:
+    table = create(tmp_path / "t")
+    table.upsert(frame([(1, 1, "x")]), txn=("mine", 3))
+    table.maintain()
+    before = table.opened.view.snapshot.txns
+    assert set(before) == {"mine", "lakemerge.vacuum"}
+    table = create(tmp_path / "t", replace=True)
+    after = table.opened.view.snapshot.txns
+    assert after == {"lakemerge.vacuum": before["lakemerge.vacuum"]}

@@ -1,0 +1,155 @@
+"""Decisions of one line in writes: each with the input that tells it from its opposite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lakemerge import FrameError, LakeTable, Settings
+from lakemerge.errors import MergeOverflowError
+from lakemerge.schema.names import ColumnNames
+from lakemerge.storage import LocalStore
+from lakemerge.write.parquet.tombstones import TombstonesOutput
+from tests.unit.faults import create, frame, listing, state_of
+
+QUIET = {"lakemerge.maintenance": "off"}
+
+
+def test_a_null_key_and_a_frame_without_nulls(tmp_path: Path) -> None:
+    table = create(tmp_path / "t", properties=QUIET)
+    with pytest.raises(FrameError, match="key column 'k' is null in 1 row"):
+        table.upsert(frame([(1, 1, "a"), (None, 1, "b")]))
+    table.upsert(frame([(1, 1, "a")]))
+    assert state_of(tmp_path / "t") == [(1, 1, "a")]
+
+
+def test_a_frame_that_lacks_what_upserts_need_may_delete(tmp_path: Path) -> None:
+    table = create(tmp_path / "t", properties=QUIET, ordering=[], schema="k BIGINT, n BIGINT NOT NULL")
+    table.upsert(frame([(1, 1), (2, 2)], ["k", "n"], n=pa.int64()))
+    kinds = ["k", "op"]
+    table.upsert(frame([(1, "-D")], kinds), kind_column="op")
+    table.upsert(frame([], kinds), kind_column="op")
+    with pytest.raises(FrameError, match="NOT NULL column"):
+        table.upsert(frame([(1, "-D"), (2, "+U")], kinds), kind_column="op")
+    with pytest.raises(FrameError, match="NOT NULL column"):
+        table.upsert(frame([(2, "+I")], kinds), kind_column="op")
+    assert state_of(tmp_path / "t") == [(2, 2)]
+
+
+def test_a_frame_without_the_ordering_may_delete_alone(tmp_path: Path) -> None:
+    table = create(tmp_path / "t", properties=QUIET)
+    table.upsert(frame([(1, 1, "a"), (2, 1, "b")]))
+    table.upsert(frame([(1, "-D")], ["k", "op"]), kind_column="op")
+    with pytest.raises(FrameError, match="upserts need the ordering column"):
+        table.upsert(frame([(2, "+U")], ["k", "op"]), kind_column="op")
+    with pytest.raises(FrameError, match="upserts need the ordering column"):
+        table.upsert(frame([(2, "x")], ["k", "v"]))
+    assert state_of(tmp_path / "t") == [(2, 1, "b")]
+
+
+def test_kinds_that_are_no_records_are_no_upserts(tmp_path: Path) -> None:
+    table = create(tmp_path / "t", properties=QUIET)
+    rows = [(1, 1, "a", "+I"), (2, 1, "b", "-U"), (3, 1, "c", "+U"), (4, 1, "d", "-D")]
+    table.upsert(frame(rows, ["k", "o", "v", "op"]), kind_column="op")
+    assert state_of(tmp_path / "t") == [(1, 1, "a"), (3, 1, "c")]
+
+
+def test_a_damaged_column_and_a_key_of_a_map_twice_are_refused(tmp_path: Path) -> None:
+    table = create(tmp_path / "t", schema="k BIGINT, m MAP<STRING, INT>", ordering=[], properties=QUIET)
+    kind = pa.map_(pa.string(), pa.int32())
+    with pytest.raises(FrameError, match="twice"):
+        table.upsert(pa.table({"k": [1], "m": pa.array([[("a", 1), ("a", 2)]], kind)}))
+    bad = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe")])
+    with pytest.raises(FrameError, match="UTF-8"):
+        create(tmp_path / "u", properties=QUIET).upsert(pa.table({"k": [1], "o": [1], "v": bad}))
+    assert table.version == 0
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_load_that_overflows_leaves_logs_and_no_base_file(tmp_path: Path, in_memory: bool) -> None:
+    """One bucket overflows, after base files of others were written. A frame that does not fit the budget is packed
+    first, and its logs are committed."""
+    path = tmp_path / "t"
+    small = Settings(threads=1) if in_memory else Settings(threads=1, write_budget_bytes=64)
+    table = LakeTable.create(
+        path,
+        "k BIGINT, n BIGINT",
+        key=["k"],
+        merger="aggregate",
+        options={"aggregates": {"n": "sum"}},
+        buckets=8,
+        properties=QUIET,
+        settings=small,
+    )
+    rows = [(k, 2**62) for k in range(40)]
+    given = frame([*rows, (39, 2**62)], ["k", "n"], n=pa.int64())
+    result = table.upsert(given if in_memory else given.to_reader(max_chunksize=4))
+    assert result.mode == "append"
+    assert not [name for name in listing(path) if name.startswith("base/")]
+    assert table.get({"k": 2}) == {"k": 2, "n": 2**62}
+    with pytest.raises(MergeOverflowError):
+        table.get({"k": 39})
+
+
+def test_a_load_leaves_no_packed_file(tmp_path: Path) -> None:
+    """Also where the frame is not in memory, and is packed first."""
+    for number, given in enumerate((frame([(1, 1, "a")]), frame([(1, 1, "a")] * 50).to_reader(max_chunksize=5))):
+        path = tmp_path / str(number)
+        table = create(path, properties=QUIET, settings=Settings(merge_budget_bytes=256, target_task_bytes=256))
+        assert table.upsert(given).mode == "load"
+        assert not [name for name in listing(path) if name.startswith("_lakemerge/log/")]
+        assert state_of(path) == [(1, 1, "a")]
+
+
+def test_a_load_that_is_second_leaves_no_base_file(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    first, second = create(path, properties=QUIET), LakeTable.open(path)
+    stood = second.opened.standing
+
+    assert first.upsert(frame([(1, 1, "a")])).mode == "load"
+    from lakemerge.write.start import WriteRequest
+    from lakemerge.write.upsert import upsert_arrow
+
+    before = {name for name in listing(path) if name.startswith("base/")}
+    result = upsert_arrow(second.opened.handle, stood, frame([(2, 1, "b")]), WriteRequest())
+    assert result.mode == "append"
+    assert {name for name in listing(path) if name.startswith("base/")} == before
+    assert state_of(path) == [(1, 1, "a"), (2, 1, "b")]
+
+
+def test_a_write_that_was_done_before_reads_nothing(tmp_path: Path) -> None:
+    table = create(tmp_path / "t", properties=QUIET)
+    table.upsert(frame([(1, 1, "a")]), txn=("job", 1))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        assert table.version < 0, "it was read"
+        yield from ()
+
+    reader = pa.RecordBatchReader.from_batches(frame([(1, 1, "a")]).schema, batches())
+    assert table.upsert(reader, txn=("job", 1)).mode == "repeated"
+    assert table.version == 1
+
+
+def test_tombstones_go_into_row_groups_as_they_come(tmp_path: Path) -> None:
+    names = ColumnNames()
+    output = TombstonesOutput(LocalStore(tmp_path), "x", 1, Settings(row_group_rows=4), names)
+    assert output.size_bytes == 0
+    rows = pa.table({"k": pa.array(range(3), pa.int64())})
+    output.add(rows.slice(0, 0))
+    output.add(rows)
+    held = output.size_bytes
+    assert held == rows.nbytes
+    assert not [*tmp_path.rglob("*.parquet")]
+    output.add(pa.table({"k": pa.array(range(3, 6), pa.int64())}))
+    path = output.close()
+    assert path is not None
+    stored = pq.ParquetFile(tmp_path / path)
+    assert stored.read()["k"].to_pylist() == [0, 1, 2, 3, 4, 5]
+    assert stored.num_row_groups == 2
+    none = TombstonesOutput(LocalStore(tmp_path), "y", 2, Settings(), names)
+    none.add(rows.slice(0, 0))
+    assert none.close() is None
