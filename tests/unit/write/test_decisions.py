@@ -14,7 +14,9 @@ from lakemerge.errors import MergeOverflowError
 from lakemerge.schema.names import ColumnNames
 from lakemerge.storage import LocalStore
 from lakemerge.write.parquet.tombstones import TombstonesOutput
-from tests.unit.faults import create, frame, listing, state_of
+from lakemerge.write.start import WriteRequest
+from lakemerge.write.upsert import upsert_arrow
+from tests.unit.faults import create, frame, listing, rows_of, state_of
 
 QUIET = {"lakemerge.maintenance": "off"}
 
@@ -105,20 +107,20 @@ def test_a_load_leaves_no_packed_file(tmp_path: Path) -> None:
         assert state_of(path) == [(1, 1, "a")]
 
 
-def test_a_load_that_is_second_leaves_no_base_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_load_that_is_second_leaves_no_base_file(tmp_path: Path, in_memory: bool) -> None:
     path = tmp_path / "t"
-    first, second = create(path, properties=QUIET), LakeTable.open(path)
+    first = create(path, properties=QUIET)
+    second = LakeTable.open(path, settings=Settings() if in_memory else Settings(write_budget_bytes=64))
     stood = second.opened.standing
-
     assert first.upsert(frame([(1, 1, "a")])).mode == "load"
-    from lakemerge.write.start import WriteRequest
-    from lakemerge.write.upsert import upsert_arrow
-
     before = {name for name in listing(path) if name.startswith("base/")}
-    result = upsert_arrow(second.opened.handle, stood, frame([(2, 1, "b")]), WriteRequest())
+    rows = [(k, 1, "b") for k in range(2, 20)]
+    given = frame(rows) if in_memory else frame(rows).to_reader(max_chunksize=4)
+    result = upsert_arrow(second.opened.handle, stood, given, WriteRequest())
     assert result.mode == "append"
     assert {name for name in listing(path) if name.startswith("base/")} == before
-    assert state_of(path) == [(1, 1, "a"), (2, 1, "b")]
+    assert state_of(path) == rows_of(frame([(1, 1, "a"), *rows]))
 
 
 def test_a_write_that_was_done_before_reads_nothing(tmp_path: Path) -> None:
