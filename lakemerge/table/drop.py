@@ -52,6 +52,8 @@ def _ended(handle: Handle) -> int:
     :raises lakemerge.InputError: it has savepoints.
     """
     begin = handle.log.snapshot()
+    if begin.metadata.configuration.get(DROPPED) == "true":
+        return begin.version  # only a checkpoint is left, which was written late
     handle.view(begin)  # raises for a plain Delta table
 
     def build(tip: Snapshot | None) -> Attempt | AlreadyDone:
