@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, TypeVar
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from benchmarks.tables import OFF, add_file, commit
 from lakemerge import LakeTable, Settings
 from lakemerge.delta import AddFile, DeltaLog, Snapshot
 from lakemerge.handle import Handle
+from lakemerge.layout.view import TableView
 from lakemerge.read.filter.prune import file_slices_of_keys
 from lakemerge.read.lookup import sorted_keys
 from lakemerge.storage import Store
@@ -42,29 +44,27 @@ def scale_files(
     for count in files:
         case = f"{count:,}"
         tip, handle, store = _table(f"files-{count}", count)
-        timed(run, case, "write a checkpoint", lambda t=tip, h=handle: h.log.checkpoint(t))
+        timed(run, case, "write a checkpoint", partial(handle.log.checkpoint, tip))
         run.report.value(case, "checkpoint", "bytes", store.counts().bytes_written)
         store.reset()
-        opened = timed(run, case, "open", lambda h=handle: h.view(h.log.snapshot()))
+        opened = timed(run, case, "open", partial(_opened, handle))
         counts = store.counts()
         run.report.value(case, "open", "requests", sum(counts.calls[name] for name in ("list", "get", "stat")))
         run.report.value(case, "open: read", "bytes", counts.bytes_read)
         problems = [] if len(opened.snapshot.files) == count else [f"{len(opened.snapshot.files)} files"]
         wanted = sorted_keys([{"k": 7}], opened.config)
-        found = timed(run, case, "find a key's files", lambda v=opened, w=wanted: file_slices_of_keys(v, w, exact=True))
+        found = timed(run, case, "find a key's files", partial(file_slices_of_keys, opened, wanted, exact=True))
         problems += [] if len(found) == 1 else [f"{len(found)} file slices for one key"]
-        again = timed(run, case, "find them again", lambda v=opened, w=wanted: file_slices_of_keys(v, w, exact=True))
+        again = timed(run, case, "find them again", partial(file_slices_of_keys, opened, wanted, exact=True))
         problems += [] if again == found else ["another file the second time"]
         store.reset()
-        after = timed(run, case, "commit a file", lambda h=handle, v=opened, n=count: commit(h, v.snapshot, [_file(n)]))
+        after = timed(run, case, "commit a file", partial(commit, handle, opened.snapshot, [_file(count)]))
         run.report.value(case, "commit a file", "requests", sum(store.counts().calls.values()))
         problems += [] if len(after.files) == count + 1 else [f"{len(after.files)} files after one more"]
-        latest = timed(run, case, "look for a newer commit", lambda h=handle, v=opened: h.log.update(v.snapshot))
+        latest = timed(run, case, "look for a newer commit", partial(handle.log.update, opened.snapshot))
         problems += [] if latest.files == after.files else ["the update differs from what was committed"]
         view = handle.view(latest)
-        found = timed(
-            run, case, "find a key's files after it", lambda v=view, w=wanted: file_slices_of_keys(v, w, exact=True)
-        )
+        found = timed(run, case, "find a key's files after it", partial(file_slices_of_keys, view, wanted, exact=True))
         problems += [] if len(found) == 1 else [f"{len(found)} file slices for one key after a commit"]
         run.report.check(f"{case} files", problems)
 
@@ -88,18 +88,22 @@ def scale_commits(
         problems = [] if (opened.version, len(opened.files)) == (tip.version, files) else ["another version was opened"]
         _asked(run, case, "open", store)
         middle = first + count // 2
-        older = timed(run, case, "open the version in the middle", lambda h=handle, m=middle: h.log.snapshot(version=m))
+        older = timed(run, case, "open the version in the middle", partial(handle.log.snapshot, version=middle))
         problems += [] if (older.version, len(older.files)) == (middle, files) else ["another version than asked for"]
         _asked(run, case, "open the version in the middle", store)
         table = LakeTable(handle, opened, pinned=False, spark=None)
-        last = timed(run, case, "the last ten commits", lambda t=table: t.history(limit=10))
+        last = timed(run, case, "the last ten commits", partial(table.history, limit=10))
         problems += [] if [entry.version for entry in last][-1] == tip.version - 9 else ["other commits than the last"]
         _asked(run, case, "the last ten commits", store)
         moment = older.timestamp_ms
-        found = timed(run, case, "open by a time", lambda h=handle, at=moment: h.log.snapshot(timestamp_ms=at))
+        found = timed(run, case, "open by a time", partial(handle.log.snapshot, timestamp_ms=moment))
         problems += [] if found.timestamp_ms <= moment else ["a version after the time"]
         _asked(run, case, "open by a time", store)
         run.report.check(f"{case} commits", problems)
+
+
+def _opened(handle: Handle) -> TableView:
+    return handle.view(handle.log.snapshot())
 
 
 def timed(run: Run, case: str, what: str, call: Callable[[], _T]) -> _T:

@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Annotated
 
 import pyarrow as pa
@@ -82,7 +83,7 @@ def _simulated(
             errors.append(f"writer {number}: {error!r}")
 
     with inline_pools():
-        clock.run([lambda number=number: write(number) for number in range(count)])
+        clock.run([partial(write, number) for number in range(count)])
     table = LakeTable(handle, handle.log.snapshot(), pinned=False, spark=None)
     rows = sorted((row["k"], row["v"]) for row in table.to_arrow().to_pylist())
     expected = [(key, str(key // upserts)) for key in range(count * upserts)]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.serial, pytest.mark.long]
 
 DDL = "k BIGINT, n BIGINT"
-SUMS = {"merger": "aggregate", "options": {"aggregates": {"n": "sum"}}}
+SUMS: dict[str, Any] = {"merger": "aggregate", "options": {"aggregates": {"n": "sum"}}}
 
 
 def put(folder: Path, name: str, rows: dict[int, int]) -> None:
