@@ -251,8 +251,8 @@ final class FileSlices {
     return row -> {
       try {
         return Boolean.TRUE.equals(bound.eval(row));
-      } catch (RuntimeException | LinkageError error) {
-        return true;  // what fails for these values fails for the rows, if there are any
+      } catch (Exception | LinkageError error) {  // Spark's errors are checked exceptions, which Scala does not declare
+        return true;  // what fails for these values fails for the rows, if there are any, or is run by Python
       }
     };
   }
