@@ -145,6 +145,106 @@ def test_a_union_of_one_size_has_the_registers_that_the_library_writes() -> None
                 assert (len(ours), ours[:8], content(ours)) == (len(theirs), theirs[:8], content(theirs))
 
 
+def in_any_groups(rng: random.Random, choice: Any, values: list[bytes]) -> bytes:
+    """The bytes that a fold of the values gives in one commit, which are those of any other order and grouping."""
+    shape = shape_of({"u": pa.binary()})
+    merger = build("aggregate", {"aggregates": {"u": choice}}, shape)
+    records = [("+U", 1, value) for value in values]
+    [(_, union)] = fold_frames(merger, shape, records)
+    at = rng.randrange(1, len(records))
+    for commits in ([records[:at], records[at:]], [[one] for one in records], [rng.sample(records, len(records))]):
+        assert fold_frames(merger, shape, *commits, compact=True) == [(1, union)]
+    assert fold_frames(merger, shape, records, records, compact=True) == [(1, union)]
+    return bytes(union)
+
+
+@pytest.mark.parametrize("seed", some(range(12)))
+def test_the_bytes_of_theta_unions_depend_on_the_sketches_alone(seed: int) -> None:
+    """The lowest hashes of all, of which there are at most 2^lg_k, below the lowest theta."""
+    rng = random.Random(seed)
+    for _ in range(6):
+        lg_k = rng.choice([5, 10, 12])
+        sketches = []
+        for _ in range(rng.randint(2, 5)):
+            sketch = datasketches.update_theta_sketch(rng.choice([5, 8, 10, 12, 14]))
+            for number in rng.sample(range(30_000), rng.choice([0, 1, 5, 40, 900, 6000])):
+                sketch.update(number)
+            sketches.append(sketch.compact(ordered=rng.random() < 0.5))
+        union = in_any_groups(
+            rng, {"function": "theta_sketch", "lg_k": lg_k}, [bytes(one.serialize()) for one in sketches]
+        )
+        theta = min(one.theta64 for one in sketches)
+        hashes = sorted({told for one in sketches for told in one if told < theta})
+        if len(hashes) > 1 << lg_k:
+            theta = hashes[1 << lg_k]
+        found = datasketches.compact_theta_sketch.deserialize(union)
+        assert (list(found), found.theta64) == (hashes[: 1 << lg_k], theta)
+
+
+def portable(numbers: Iterable[int], runs: str) -> bytes:
+    """A bitmap in the portable format of Roaring, container by container.
+
+    :param runs: which containers have runs: ``fewer``: those that take fewer bytes so, or ``all`` or ``none``.
+    """
+    containers: dict[int, list[int]] = defaultdict(list)
+    for number in sorted(numbers):
+        containers[number >> 16].append(number & 0xFFFF)
+    flags, bodies = [], []
+    for low in containers.values():
+        pairs: list[list[int]] = []
+        for number in low:
+            if pairs and number == sum(pairs[-1]) + 1:
+                pairs[-1][1] += 1
+            else:
+                pairs.append([number, 0])
+        spread = struct.pack(f"<H{2 * len(pairs)}H", len(pairs), *(one for pair in pairs for one in pair))
+        if len(low) <= 4096:
+            plain = struct.pack(f"<{len(low)}H", *low)
+        else:
+            plain = sum(1 << number for number in low).to_bytes(8192, "little")
+        flags.append(runs == "all" or (runs == "fewer" and len(spread) < len(plain)))
+        bodies.append(spread if flags[-1] else plain)
+    if any(flags):
+        bits = sum(flag << place for place, flag in enumerate(flags))
+        head = struct.pack("<HH", 12347, len(bodies) - 1) + bits.to_bytes((len(bodies) + 7) // 8, "little")
+    else:
+        head = struct.pack("<II", 12346, len(bodies))
+    head += b"".join(struct.pack("<HH", key, len(low) - 1) for key, low in containers.items())
+    places = b""
+    if not any(flags) or len(bodies) >= 4:
+        start = len(head) + 4 * len(bodies)
+        places = b"".join(struct.pack("<I", start + sum(map(len, bodies[:at]))) for at in range(len(bodies)))
+    return head + places + b"".join(bodies)
+
+
+def portable_wide(numbers: Iterable[int], runs: str) -> bytes:
+    halves: dict[int, list[int]] = defaultdict(list)
+    for number in numbers:
+        halves[number >> 32].append(number & 0xFFFFFFFF)
+    parts = [struct.pack("<I", high) + portable(halves[high], runs) for high in sorted(halves)]
+    return struct.pack("<Q", len(parts)) + b"".join(parts)
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize("seed", some(range(12)))
+def test_the_bytes_of_bitmap_unions_depend_on_the_numbers_alone(seed: int, bits: int) -> None:
+    """Whatever containers the values have: a union has runs where they take fewer bytes."""
+    rng = random.Random(f"{seed} {bits}")
+    written = portable if bits == 32 else portable_wide
+    for _ in range(12):
+        sets = []
+        for _ in range(rng.randint(2, 4)):
+            numbers: set[int] = set()
+            for _ in range(rng.choice([0, 1, 2, 3, 3, 6])):
+                start = rng.randrange(6) << 16 | rng.choice([0, 2, 4, 8, 60_000])
+                start |= (rng.choice([0, 1, 7]) << 32) * (bits == 64)
+                numbers.update(range(start, start + rng.choice([1, 2, 3, 3, 4, 9, 5000]), rng.choice([1, 1, 1, 2])))
+            sets.append(numbers)
+        values = [written(one, rng.choice(["fewer", "all", "none"])) for one in sets]
+        union = in_any_groups(rng, {"function": "roaring_bitmap", "bits": bits}, values)
+        assert union == written(set().union(*sets), "fewer")
+
+
 @pytest.mark.parametrize("compact", [False, True])
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("seed", range(4))

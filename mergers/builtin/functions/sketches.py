@@ -19,6 +19,7 @@ import pyarrow as pa
 from mergers.builtin.functions.base import ColumnEvents, Function
 from mergers.builtin.functions.hll import HllContent, hll_content, hll_union
 from mergers.builtin.functions.picks import take
+from mergers.builtin.functions.roaring import canonical
 from mergers.errors import InstallError
 
 __all__ = ["HllSketch", "RoaringBitmap", "ThetaSketch"]
@@ -46,9 +47,12 @@ def _library(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Union(Function):
+    """A value that has no other stays as it came, and united with itself it is written anew. So no union is idempotent:
+    its bytes may change. From two values on they depend on nothing but what is united."""
+
     types = "binary"
     commutative = True
-    idempotent = True
+    unites = True
     keeps_lone = False
 
     @classmethod
@@ -121,8 +125,6 @@ class HllSketch(_Union):
     """
 
     name = "hll_sketch"
-    unites = True
-    idempotent = False  # one sketch alone stays as it came, and united with itself it is written anew
 
     lg_k: int = 12
 
@@ -145,7 +147,6 @@ class ThetaSketch(_Union):
     """``lg_k``: the binary logarithm of the size of a union."""
 
     name = "theta_sketch"
-    unites = True
 
     lg_k: int = 12
 
@@ -171,7 +172,6 @@ class RoaringBitmap(_Union):
     """``bits``: 32 (the default) or 64, the width of the numbers in the bitmap."""
 
     name = "roaring_bitmap"
-    unites = True
 
     bits: int = 32
 
@@ -196,4 +196,4 @@ class RoaringBitmap(_Union):
         union = self._class()()
         for value in values:
             union |= value
-        return bytes(union.serialize())
+        return canonical(union, wide=self.bits == 64)
