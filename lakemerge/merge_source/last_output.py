@@ -61,17 +61,20 @@ def confirmed(told: OldClusters, seen: OldClusters) -> OldClusters:
     return replace(seen, records=pa.table(columns))
 
 
-def completed(told: OldClusters, seen: OldClusters) -> OldClusters:
+def completed(told: OldClusters, seen: OldClusters, *, after: int | None = None) -> OldClusters:
     """What the state says, and the rows of the output that the state knows nothing of. The hashes of rows that the
     output does not have as the state says are taken away: they are written again.
 
     :param told: the clusters as the state has them.
+    :param after: rows of runs after this one count as if they were in the output.
     """
     at = pc.index_in(told.output_ids, value_set=seen.output_ids)
     same = at.is_valid()
     for name in ("hash", "written", "updated"):
         one, other = strings(told.records, name), strings(seen.records, name).take(at)
         same = pc.and_(same, pc.fill_null(pc.equal(one, other), False))
+    if after is not None:
+        same = pc.or_(same, pc.fill_null(pc.greater(strings(told.records, "run"), after), False))
     columns = {name: strings(told.records, name) for name in told.records.column_names}
     for name in ("hash", "written"):
         columns[name] = pc.if_else(same, columns[name], pa.scalar(None, columns[name].type))

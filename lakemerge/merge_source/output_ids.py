@@ -102,6 +102,16 @@ class OldClusters:
         written = pa.array(hash_values(members_of(offsets, datasets, ids)).view(np.int64))
         return OldClusters(told.append_column("written", written), offsets, datasets, ids)
 
+    def without(self, names: pa.ChunkedArray) -> OldClusters:
+        """The clusters but those with certain ids."""
+        keep = ~pc.is_in(self.output_ids, value_set=names).to_numpy(zero_copy_only=False)
+        sizes = np.diff(self.offsets)
+        inside = np.repeat(keep, sizes)
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes[keep], dtype=np.int64)])
+        members = self.datasets[inside], self.ids.filter(pa.array(inside))
+        strange = None if self.strange is None else self.strange[keep]
+        return OldClusters(self.records.filter(pa.array(keep)), offsets, *members, strange)
+
     def moved(self, offsets: Sequence[int]) -> OldClusters:
         """The clusters with the datasets' new offsets. ``offsets`` has for each old offset the new one, or -1."""
         now = np.array([*offsets, -1], dtype=np.int64)

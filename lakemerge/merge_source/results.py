@@ -100,7 +100,7 @@ class IdChanges:
     split: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Id -> the ids that would have its rows, if these are several."""
     go: tuple[str, ...] = ()
-    """Ids that would be deleted, or be retired without a successor."""
+    """Ids that would be deleted, be retired without a successor, or be taken out of the output."""
 
     def __bool__(self) -> bool:
         return bool(self.appear or self.join or self.split or self.go)

@@ -8,6 +8,7 @@ them gets the number, and the other plans again.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
@@ -125,6 +126,7 @@ class _Run:
         self._started = started
         self._output = tables.output
         self._done = output_number(self._output)
+        self._unwritten_after: int | None = None
         # The next number after the state that was read. If another run commits meanwhile, it has this number, and this
         # run is refused.
         self._number = state.number + 1
@@ -134,7 +136,7 @@ class _Run:
         if self._done > self._state.number:
             return None
         spoilt = self._restored()
-        if not spoilt and not self._dry_run:
+        if not spoilt:
             self._catch_up()
         inputs = [open_input(place, one, self._tables.access) for place, one in enumerate(self._config.inputs)]
         check_missing(self._meta, self._config, inputs)
@@ -172,6 +174,7 @@ class _Run:
                 spark=self._tables.spark,
                 overrides=overrides,
                 tells_ids=self._dry_run,
+                unwritten_after=self._unwritten_after,
             )
             plan = Plan(next_id=self._state.next_id)
             try:
@@ -220,7 +223,10 @@ class _Run:
         return found
 
     def _catch_up(self) -> None:
-        """Write the rows that the last run did not write because it was cut short."""
+        """Write the rows that the last run did not write because it was cut short.
+
+        A dry run makes them, since only that shows whether they can be made, and goes on as if they were written.
+        """
         meta = self._meta
         if self._done >= meta.emitted_run:
             return
@@ -234,6 +240,10 @@ class _Run:
             rows = unpublished_rows(self._state, inputs, shape, after=self._done)
             target = target_schema(self._output.schema, shape)
             removed = unpublished_removals(self._state)
+            if self._dry_run:
+                deque(rows, maxlen=0)
+                self._unwritten_after, self._done = self._done, meta.emitted_run
+                return
             publish(self._output, target, rows, meta.emitted_run, removed=removed, held=False)
         except (VersionNotFoundError, FullRunNeededError) as error:
             _logger.warning(

@@ -78,6 +78,8 @@ class Work:
     overrides: OverrideTable | None = None
     tells_ids: bool = False
     """Whether the plan tells what becomes of ids."""
+    unwritten_after: int | None = None
+    """The last run whose rows the output has, where the plan assumes that it has those of later runs, too."""
 
     @property
     def session(self) -> SparkSession | None:
@@ -185,9 +187,13 @@ def plan_everything(
         shape = shape_taken_up(meta) if trusted else work.shape
         seen, last = seen_clusters(work.output, shape, clusters)
         updated = max(updated, last + 1)
-        # A row that the output lacks has lost its text, and not its id.
-        compared = completed if _continues(work) else confirmed
-        clusters = compared(clusters, seen) if trusted else seen
+        if trusted and work.unwritten_after is not None:
+            clusters = completed(clusters, seen.without(state.retired().column("_id")), after=work.unwritten_after)
+        elif trusted:
+            # A row that the output lacks has lost its text, and not its id.
+            clusters = completed(clusters, seen) if _continues(work) else confirmed(clusters, seen)
+        else:
+            clusters = seen
     settling = Settling(
         config=config,
         run=work.number,
@@ -200,7 +206,7 @@ def plan_everything(
         left_out=LeftOut.none() if config.oversize == "fail" else oversize(config.rules, known.held, config.max_merged),
         live=live if guarded else None,
         now_ms=work.now_ms,
-        minting=_minting(work, seen=last_output == "output"),
+        minting=_minting(work, seen=last_output != "state"),
         tells_ids=work.tells_ids,
     )
     # Several threads ask for these below. They are made before, so that each is made once.
@@ -245,7 +251,8 @@ def _tell_of_overrides(state: State | None, known: Known, given: Holdings, plan:
 def _minting(work: Work, *, seen: bool = False) -> Minting | None:
     """Where stable ids come from.
 
-    :param seen: whether the state is not trusted, so that the output says which ids there were.
+    :param seen: whether the output is read, and tells ids that the state does not know. They are retired, and no
+        retired id lives again.
     """
     if work.config.identity != "stable":
         return None
@@ -289,7 +296,10 @@ def _forget_ids(work: Work, plan: Plan, due: Departures) -> None:
         [strings(plan.retired, "_id")] if plan.output_ids is None else [plan.output_ids, strings(plan.retired, "_id")]
     )
     taken = pa.chunked_array(again, pa.string()).combine_chunks()
-    plan.removed = pa.concat_arrays([plan.removed, ids.filter(pc.invert(pc.is_in(ids, value_set=taken)))])
+    going = ids.filter(pc.invert(pc.is_in(ids, value_set=taken)))
+    plan.removed = pa.concat_arrays([plan.removed, going])
+    if plan.ids is not None:
+        plan.ids = replace(plan.ids, go=tuple(sorted({*plan.ids.go, *going.to_pylist()})))
 
 
 def _moved_departures(state: State, offsets: Sequence[int]) -> Iterator[pa.Table]:

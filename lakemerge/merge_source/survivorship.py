@@ -28,8 +28,6 @@ __all__ = ["Column", "Rule", "Survivors", "needed_columns", "parse_survivorship"
 
 Name = Literal["first", "newest", "priority", "longest", "most_frequent", "union", "expression"]
 _BARE = ("first", "longest", "most_frequent", "union")
-_CLUSTER = "_id"
-"""The key of the rows that an expression folds: a column that no property has as its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +175,7 @@ def needed_columns(one: Property, rule: Rule, properties: Sequence[Property]) ->
         names.add(str(rule.argument).lower())
     if rule.name == "expression":
         merger, shape = _folding(rule, properties)
-        names |= {name.lower() for name in merger.needs(shape, {one.name})} - {_CLUSTER}
+        names |= {name.lower() for name in merger.needs(shape, {one.name})}
     return names
 
 
@@ -240,9 +238,11 @@ def _each_once(group: Ints, values: pa.Array) -> Bools:
 
 
 def _folding(rule: Rule, properties: Sequence[Property]) -> tuple[Expression, TableShape]:
-    """The merger that folds members. Raises :class:`lakemerge.MergerConfigurationError`."""
-    fields = [pa.field(one.name, _value_type(one)) for one in properties]
-    shape = TableShape(pa.schema([pa.field(_CLUSTER, pa.int64(), nullable=False), *fields]), (_CLUSTER,), ())
+    """The merger that folds members. Raises :class:`lakemerge.MergerConfigurationError`.
+
+    The rows have no key, so that the SQL can read nothing but properties.
+    """
+    shape = TableShape(pa.schema([pa.field(one.name, _value_type(one)) for one in properties]), (), ())
     return Expression.from_options({"columns": {rule.column: rule.argument}}, shape), shape
 
 
@@ -253,7 +253,7 @@ def _folded(
     merger, shape = _folding(rule, properties)
     name = next(one.name for one in properties if one.name.lower() == rule.column.lower())
     names = {field.name.lower(): field for field in shape.schema}
-    rows: dict[str, pa.Array] = {_CLUSTER: pa.array(group)}
+    rows: dict[str, pa.Array] = {}
     for lower, column in columns.items():
         field = names[lower]
         if len(column.places):

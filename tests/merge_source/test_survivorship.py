@@ -162,6 +162,32 @@ def test_what_old_is_in_an_expression(tmp_path: Path) -> None:
     assert told["name"] == "Ann<1>Anna<->Ann"
 
 
+def test_in_an_expression_an_empty_list_is_null_and_rows_without_a_value_do_not_count(tmp_path: Path) -> None:
+    rules = {
+        "n": {"expression": "case when new.tags is null then -1 else size(new.tags) end"},
+        "name": {"expression": "concat(old.name, string(size(old.tags)))"},
+    }
+    made = Crowd(tmp_path, rules)
+    made.put("a", {"_id": "a1", "x": 1, "n": 1, "name": "N", "tags": ["p", "q"]})
+    made.put("a", {"_id": "a2", "x": 1, "n": 1, "name": None, "tags": ["p"]})
+    made.put("a", {"_id": "a3", "x": 1, "n": 1, "name": "M", "tags": []})
+    made.put("b", {"_id": "b1", "x": 1})
+    made.source.run()
+    ((_, told),) = made.values().items()
+    # The last row with an n is a3, whose tags are []. The last one before it with a name is a1: a2 has none.
+    assert (told["n"], told["name"]) == (-1, "N2")
+
+
+def test_a_union_of_lists_of_nulls_is_null(tmp_path: Path) -> None:
+    made = Crowd(tmp_path, {"tags": "union"})
+    made.put("a", {"_id": "a1", "x": 1, "tags": [None]}, {"_id": "a2", "x": 1, "tags": [None, None]})
+    made.put("a", {"_id": "a3", "x": 2, "tags": [None, "p"]})
+    made.put("b", {"_id": "b1", "x": 1})
+    made.put("b", {"_id": "b2", "x": 2})
+    made.source.run()
+    assert [told["tags"] for _, told in sorted(made.values().items())] == [None, ["p"]]
+
+
 def test_a_rule_may_change_as_long_as_the_type_stays(tmp_path: Path) -> None:
     made = crowd(tmp_path, {"name": "first"})
     made.source.run(config=dataclasses.replace(made.config, survivorship={"name": "longest"}))
@@ -294,6 +320,8 @@ def drawn(lots: random.Random, key: str) -> Row:
         ({"name": {"newest": "tags"}}, "values of 'tags' have no order"),
         ({"name": {"priority": ["c"]}}, "there is no dataset 'c'"),
         ({"name": {"expression": "old.nme"}}, "nme"),
+        ({"n": {"expression": "old.n + new._id"}}, "no column '_id'; it has x, name, n, day, tags"),
+        ({"n": {"expression": "old.n + new._updated"}}, "no column '_updated'"),
         ({"name": {"expression": "old.n + new.n"}}, "name"),
         ({"name": "oldest"}, "'name' must be one of 'first'"),
         ({"name": {"first": 1}}, "'name' must be one of 'first'"),
@@ -320,8 +348,9 @@ def test_an_expression_that_fails_for_an_entity_fails_the_run(tmp_path: Path) ->
     made.source.run()
     before = made.values()
     made.put("b", {"_id": "b1", "x": 1, "n": 9_000_000_000})
-    with pytest.raises(LakeMergeError, match="n"):
+    with pytest.raises(LakeMergeError, match="n") as failure:
         made.source.run()
+    print(failure.value)
     assert made.values() == before
     made.put("b", {"_id": "b1", "x": 1, "n": 2})
     made.source.run()
