@@ -67,7 +67,7 @@ class OutputShape:
         """The shape for datasets. Raises :class:`lakemerge.SchemaError` if columns of one name have no common type."""
         has_ids = any(shape is not None and shape.ids is not None for shape in shapes)
         properties = tuple(properties_of(shapes, as_text=config.type_conflicts == "string"))
-        complete = all(shape is not None for shape in shapes)
+        complete = bool(shapes) and all(shape is not None for shape in shapes)
         survivors = survivors_of(config.survivors, properties, complete=complete) if config.survivors else {}
         return OutputShape(config.strategy, properties, has_ids, config.identity == "stable", survivors)
 

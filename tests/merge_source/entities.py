@@ -92,6 +92,6 @@ def _told(row: Mapping[str, Any]) -> dict[str, Any]:
         if row[column]:
             found[name] = True
     for name, column in (("replaced_by", "$replaced_by"), ("split_into", "$split_into")):
-        if row[column] is not None:
+        if row.get(column) is not None:
             found[name] = row[column]
     return found

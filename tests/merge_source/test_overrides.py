@@ -344,3 +344,25 @@ def test_a_plain_delta_table_of_overrides_is_read_whole(tmp_path: Path) -> None:
     assert world.source.run().full is False
     assert sorted(told["rows"] for told in world.now().values() if "rows" in told) == [["0|a1", "1|b1"], ["2|c1"]]
     assert world.source.check().ok
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["incremental", "full"])
+def test_classes_are_ordered_by_the_json_of_their_expressions(full: bool, tmp_path: Path) -> None:
+    """a1 and b1 have k1 in common, a1 and c1 have q, each with two holders. Of the expressions over a,
+    ``["concat", ["lower", {"path": ["y"]}]]`` comes before ``["concat", {"literal": "k"}, {"path": ["x"]}]``, since a
+    bracket comes before a brace: so the link to c1 is taken, and that to b1 is cut."""
+    columns = "_id STRING, X STRING, Y STRING"
+    tables = {name: LakeTable.create(tmp_path / name, columns, key=["_id"]) for name in "abc"}
+    tables["a"].upsert(pa.table({"_id": ["a1"], "X": ["1"], "Y": ["Q"]}))
+    tables["b"].upsert(pa.table({"_id": ["b1"], "X": ["k1"], "Y": ["-"]}))
+    tables["c"].upsert(pa.table({"_id": ["c1"], "X": ["-"], "Y": ["q"]}))
+    names = "left_dataset, left_id, right_dataset, right_id, verdict"
+    overrides = LakeTable.create(tmp_path / "o", "nr BIGINT, " + names.replace(",", " STRING,") + " STRING", key=["nr"])
+    told = ["b", "b1", "c", "c1", "different"]
+    overrides.upsert(pa.table({"nr": [1], **{name: [one] for name, one in zip(names.split(", "), told, strict=True)}}))
+    config = MergeConfig(
+        datasets=tables, equality=["concat('k', a.x) = b.x", "concat(lower(a.y)) = c.y"], overrides=overrides
+    )
+    source = MergeSource.create(tmp_path / "out", config)
+    source.run(full=full)
+    assert sorted(row["_id"] for row in source.table.to_arrow().to_pylist()) == ["0|a1|2|c1", "1|b1"]

@@ -85,6 +85,22 @@ def test_a_chain_that_gets_shorter_joins_again(twin: Twin) -> None:
     assert named(result_of(twin)) == []
 
 
+def test_only_parts_that_are_still_too_large_are_cut_again(tmp_path: Path) -> None:
+    """A limit of four, and a chain of nine. W has the most holders (four) and is left out. What is left is 1, 2, 3 of
+    both tables, with v1 (three holders) and v2 to v4 (two), and 7, 8, 9, with u (three). The first part has six rows:
+    v1 is left out: 1 of either table is alone, and four rows stay. u has as many holders, in a part of three."""
+    lists = "x ARRAY<STRING>"
+    twin = Twin(
+        tmp_path, {"datasets": ["A a", "B b"], "equality": [["eq", "a.x", "b.x"]], "max_merged": 4}, A=lists, B=lists
+    )
+    told = {"1": ["v1", "W"], "2": ["v1", "v2"], "3": ["v3", "v4"], "7": ["u", "W"], "8": ["u", "W"]}
+    twin.put("A", *({"_id": key, "x": value} for key, value in told.items()))
+    told = {"1": ["v1", "W"], "2": ["v2", "v3"], "3": ["v4"], "9": ["u"]}
+    twin.put("B", *({"_id": key, "x": value} for key, value in told.items()))
+    assert twin.run() == ["0|1", "0|2|0|3|1|2|1|3", "0|7|0|8|1|9", "1|1"]
+    assert [(value, count) for _, value, count, _ in named(result_of(twin))] == [("'W'", 4), ("'v1'", 3)]
+
+
 def test_a_lower_limit_holds_for_what_is_there(twin: Twin) -> None:
     twin.put("A", {"_id": "a3", "x": 1})
     assert twin.run() == [">0|a1|1|b1", "0|a1|0|a3|1|b1"]

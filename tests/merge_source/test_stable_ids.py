@@ -455,3 +455,166 @@ def test_the_entities_of_one_source_are_rows_of_another(tmp_path: Path) -> None:
     again.run()
     assert again.table.schema.names == [*again.table.schema.names[:8], "x", "y"]
     assert [row["_id"] for row in again.table.to_arrow().to_pylist() if not row["_deleted"]] == ["1"]
+
+
+def killed(source: MergeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is killed between its two commits."""
+    with monkeypatch.context() as patch:
+        patch.setattr(_Run, "_publish", lambda *given: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            source.run()
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["incremental", "full"])
+@pytest.mark.parametrize("identity", ["stable", "composite"])
+def test_a_dry_run_after_a_kill_tells_what_the_run_will_do(
+    identity: str, full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on from the killed run, as a run does that first completes it."""
+    world = Entities(tmp_path, ["a.x = b.x"], identity=identity)
+    world.apply({"put": {"A": {"a1": 1, "a2": 2, "a3": 3}, "B": {"b1": 1, "b3": 3}}})
+    world.source.run()
+    world.apply({"put": {"A": {"a4": 4}, "B": {"b1": 2}}, "drop": {"A": ["a3"], "B": ["b3"]}})
+    killed(world.source, monkeypatch)
+    before = world.source.table.version
+    ids = world.source.run(dry_run=True, full=full).ids
+    assert ids is not None
+    assert not ids
+    world.put("A", {"a5": 4, "a6": 6})
+    result = world.source.run(dry_run=True, full=full)
+    assert result.ids is not None
+    expected = ("5", "6") if identity == "stable" else ("0|a5", "0|a6")
+    assert (result.ids.appear, result.ids.join, result.ids.split, result.ids.go) == (expected, {}, {}, ())
+    assert world.source.table.version == before
+    done = world.source.run(full=full)
+    assert (done.emitted, done.deleted) == (result.emitted, result.deleted) == (2, 0)
+    rows = world.source.table.to_arrow().to_pylist()
+    assert [row["_id"] for row in rows if row["$ids"] == ["a5"]] == [expected[0]]
+
+
+def test_a_dry_run_tells_rows_of_retired_ids_that_go(tmp_path: Path) -> None:
+    world = Entities(tmp_path, ["a.x = b.x"], deleted_retention=0)
+    world.apply({"put": {"A": {"a1": 1, "a2": 2, "a3": 3}, "B": {"b1": 1, "b2": 1, "b3": 2}}})
+    world.source.run()
+    world.apply({"put": {"A": {"a2": 1}, "B": {"b3": 1}}, "drop": {"A": ["a3"]}})
+    assert world.run()["2"] == {"deleted": True, "replaced": True, "replaced_by": "1"}
+    result = world.source.run(dry_run=True)
+    assert result.ids is not None
+    assert (result.ids.go, result.removed) == (("2", "3"), 2)
+    assert list(world.run()) == ["1"]
+
+
+def test_the_rows_of_retired_ids_are_kept_in_the_output_alone(tmp_path: Path) -> None:
+    world = small(tmp_path)
+    world.put("A", {"a3": 3})
+    world.source.run()
+    world.put("A", {"a2": 1, "a3": 1})
+    before = world.run()
+    assert before["3"] == before["2"] == {"deleted": True, "replaced": True, "replaced_by": "1"}
+    world.source.table.delete(pa.table({"_id": ["2"]}))
+    world.source.table.upsert(
+        pa.table({"_id": ["3"], "_deleted": [False], "$split_into": pa.array([["7"]], pa.list_(pa.string()))})
+    )
+    # 2 stays missing. 3 looks like a row that no run wrote, and is retired as such.
+    assert world.run(full=True) == {"1": before["1"], "3": {"deleted": True, "split_into": ["7"]}}
+
+
+def test_an_id_whose_rows_a_restored_state_does_not_know_is_retired(tmp_path: Path) -> None:
+    world = small(tmp_path)
+    version = LakeTable.open(tmp_path / "out_state").version
+    world.put("A", {"a3": 3})
+    world.source.run()
+    world.drop("A", ["a2", "a3"])
+    before = world.run()
+    assert before["2"] == {"deleted": True, "rows": ["0|a2"]}
+    assert before["3"] == {"deleted": True, "rows": ["0|a3"]}
+    LakeTable.open(tmp_path / "out_state").restore(version=version)
+    # The older state has a2, and not a3.
+    assert world.run(full=True) == {**before, "3": {"deleted": True}}
+    world.put("A", {"a3": 3})
+    assert world.run()["4"] == {"rows": ["0|a3"]}
+
+
+def test_a_first_run_may_be_a_full_one_where_columns_have_rules(tmp_path: Path) -> None:
+    world = Entities(tmp_path, ["a.x = b.x"], survivorship={"x": "first"})
+    world.put("A", {"a1": 1})
+    assert world.run(full=True) == {"1": {"rows": ["0|a1"]}}
+
+
+def test_a_list_of_a_split_is_content(tmp_path: Path) -> None:
+    """The properties and ``$ids`` of 1 stay, as b1 has the same ids as a1: only its row says that it was split."""
+    columns = "_id STRING, x BIGINT, `$ids` ARRAY<STRING>"
+    tables = {name: LakeTable.create(tmp_path / name, columns, key=["_id"]) for name in "ab"}
+
+    def put(name: str, key: str, x: int, ids: list[str]) -> None:
+        told = {"_id": [key], "x": [x], "$ids": pa.array([ids], pa.list_(pa.string()))}
+        tables[name].upsert(pa.table(told))
+
+    put("a", "a1", 1, ["q"])
+    put("b", "b1", 1, ["q"])
+    config = MergeConfig(
+        datasets=tables, equality=["a.x = b.x"], identity="stable", survivorship={"x": "first"}, max_retired=1.0
+    )
+    source = MergeSource.create(tmp_path / "out", config)
+    source.run()
+    first = source.table.get({"_id": "1"})
+    put("b", "b1", 2, ["q"])
+    assert source.run().emitted == 2
+    row = source.table.get({"_id": "1"})
+    assert first is not None
+    assert row is not None
+    changed = {name for name in row if row[name] != first[name]}
+    assert changed == {"_members", "$split_into", "_updated"}
+    assert source.run(full=True).emitted == 0
+
+
+def test_deleted_ids_of_another_identity_are_retired_without_a_successor(tmp_path: Path) -> None:
+    world = Entities(tmp_path, ["a.x = b.x"], identity="composite")
+    world.apply({"put": {"A": {"a1": 1, "a2": 2}}})
+    world.source.run()
+    world.drop("A", ["a2"])
+    assert world.run()["0|a2"] == {"rows": ["0|a2"], "deleted": True}
+    world.source.run(config=dataclasses.replace(world.config, identity="stable"))
+    assert world.now() == {
+        "0|a1": {"deleted": True, "replaced": True, "replaced_by": "1"}, "0|a2": {"deleted": True},
+        "1": {"rows": ["0|a1"]},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["incremental", "full"])
+def test_each_row_of_a_deleted_id_is_forgotten_by_itself(
+    full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Entities(tmp_path, ["a.x = b.x"], deleted_retention=4)
+    clock = [1_000_000]
+    monkeypatch.setattr(_Run, "_now_ms", lambda self: clock[0])
+    world.apply({"put": {"A": {"a1": 1}, "B": {"b1": 1}}})
+    world.source.run()
+    world.apply({"drop": {"A": ["a1"], "B": ["b1"]}})
+    both = {"1": {"rows": ["0|a1", "1|b1"], "deleted": True}}
+    assert world.run(full=full) == both
+    clock[0] += 2_500
+    world.put("B", {"b1": 1})
+    world.drop("B", ["b1"])
+    assert world.run(full=full) == both
+    clock[0] += 2_000
+    assert world.run(full=full) == {"1": {"rows": ["1|b1"], "deleted": True}}
+    clock[0] += 2_500
+    assert world.run(full=full) == {}
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["incremental", "full"])
+def test_a_row_with_a_mark_has_its_present_values(full: bool, tmp_path: Path) -> None:
+    table = LakeTable.create(tmp_path / "T", "k STRING, x STRING, _deleted BOOLEAN", key=["k"])
+    source = MergeSource.create(
+        tmp_path / "out", MergeConfig(datasets={"t": table}, identity="stable", survivorship={"x": "first"})
+    )
+    for value, mark in (("alive", None), ("at deletion", True), ("later", True)):
+        table.upsert(pa.table({"k": ["1"], "x": [value], "_deleted": pa.array([mark], pa.bool_())}))
+        source.run(full=full)
+        assert source.table.get({"_id": "1"})["x"] == value  # type: ignore[index]
+    table.delete(pa.table({"k": ["1"]}))
+    source.run(full=full)
+    row = source.table.get({"_id": "1"})
+    assert row is not None
+    assert (row["_deleted"], row["x"]) == (True, "later")

@@ -94,6 +94,8 @@ def failure(groups: Groups, group: int, column: str | None, rule: Rule, problem:
     key = {name: groups.rows.column(name).take(row)[0].as_py() for name in groups.shape.key}
     what = f"the rule of column {column!r}" if column else "a condition"
     where = {} if column is None else {"column": column}
+    if not key:  # rows of no table
+        return MergeOverflowError(f"{what}, {rule.text!r}, fails: {problem}", keys=1, **where)
     return MergeOverflowError(
         f"{what}, {rule.text!r}, fails for key {key}: {problem}. So the row cannot be read or compacted. Nothing is "
         "lost: a record that deletes it, or gives the value anew, makes it readable.",
