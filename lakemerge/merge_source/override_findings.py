@@ -65,11 +65,13 @@ def found_by(
     """
     parts: list[tuple[str, object]] = [("cut", one) for one in cuts]
     if unusable is not None:
-        parts += [("unusable", pair) for pair in zip(unusable.keys.to_pylist(), unusable.reasons, strict=True)]
+        pairs = sorted(zip(unusable.keys.to_pylist(), unusable.reasons, strict=True))
+        parts += [("unusable", pair) for pair in pairs]
     if waiting is not None:
         at = waiting.held.rows
         ids, values = waiting.ids.take(pa.array(at)).to_pylist(), waiting.held.values.to_pylist()
-        parts += [("waiting", one) for one in zip(waiting.datasets[at].tolist(), ids, values, strict=True)]
+        rows = zip(waiting.datasets[at].tolist(), ids, values, strict=True)
+        parts += [("waiting", one) for one in sorted(rows, key=lambda one: (one[2], one[0], one[1]))]
     chosen = parts[:top]
     told = _overrides_of(overrides, chosen)
     return Found(tuple(_finding(config, told, kind, one) for kind, one in chosen), len(parts))

@@ -90,6 +90,21 @@ def test_what_counts_for_nothing_or_waits_is_a_finding(tmp_path: Path) -> None:
     assert [one.kind for one in world.source.findings()] == ["cut", *["unusable"] * 4]
 
 
+def test_findings_of_overrides_come_by_key(tmp_path: Path) -> None:
+    """By the bytes of the key; of one key's rows by dataset and id."""
+    world = joined(tmp_path)
+    for key in ("o9", "o10", "O2"):
+        world.override({key: ["c", f"c{key}", "b", "b0", "same"], f"{key}x": ["a", "a1", "zz", "b1", "same"]})
+    found = world.source.run().findings
+    assert [(one.kind, one.override.key) for one in found[:3] if one.override is not None] == [
+        ("unusable", "O2x"), ("unusable", "o10x"), ("unusable", "o9x"),
+    ]  # fmt: skip
+    assert [one.members[0] for one in found[3:]] == [
+        ("b", "b0"), ("c", "cO2"), ("b", "b0"), ("c", "co10"), ("b", "b0"), ("c", "co9"),
+    ]  # fmt: skip
+    assert world.source.findings() == found
+
+
 def test_values_of_overrides_are_taken_as_they_are_and_null_is_nothing(tmp_path: Path) -> None:
     """Case counts in a verdict, a dataset and an id. The first reason is told."""
     world = joined(tmp_path)
