@@ -51,7 +51,7 @@ class MergeConfig:
         ``"a.x = lower(b.y)"``.
     :param equality_sets: lists of expressions that are all equal.
     :param identity: ``composite``: ids of all members; ``first``: the id of the first member; ``stable``: a number that
-        an entity keeps as long as one of its rows belongs to it.
+        stays while the rows of the entity change, until it joins another entity.
     :param strategy: how members are combined: ``default`` (all values), ``compact`` (each value once), ``list`` (the
         members as they are).
     :param max_merged: how many entities may become one.

@@ -150,7 +150,8 @@ def used_up() -> InputError:
     """The error for a source that has no numbers left."""
     return InputError(
         f"stable ids are numbers of at most 18 digits, and ids up to {_LAST_NUMBER} were given or are in the output. "
-        "Nothing was changed. Create the source at a new path"
+        "Nothing was changed. If a row of the output that no run wrote has such an id, delete the row. Otherwise "
+        "create the source at a new path"
     )
 
 

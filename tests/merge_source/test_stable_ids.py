@@ -618,3 +618,22 @@ def test_a_row_with_a_mark_has_its_present_values(full: bool, tmp_path: Path) ->
     row = source.table.get({"_id": "1"})
     assert row is not None
     assert (row["_deleted"], row["x"]) == (True, "later")
+
+
+def test_the_columns_of_rows(tmp_path: Path) -> None:
+    world = small(tmp_path)
+    world.put("A", {"a2": 1})
+    world.source.run()
+    schema = world.source.table.schema
+    assert schema.field("_members").type == pa.list_(
+        pa.field("element", pa.struct([("dataset", pa.int32()), ("id", pa.string())]))
+    )
+    assert {name: str(schema.field(name).type) for name in ("_id", "_deleted", "$replaced", "_updated")} == {
+        "_id": "string", "_deleted": "bool", "$replaced": "bool", "_updated": "int64",
+    }  # fmt: skip
+    live, retired = world.source.table.to_arrow().sort_by("_id").to_pylist()
+    assert live["_members"] == [{"dataset": 0, "id": "a1"}, {"dataset": 0, "id": "a2"}, {"dataset": 1, "id": "b1"}]
+    assert (live["_deleted"], live["$replaced"], live["$ids"]) == (False, False, ["a1", "a2", "b1"])
+    assert {name: value for name, value in retired.items() if value is not None} == {
+        "_id": "2", "_deleted": True, "$replaced": True, "$replaced_by": "1", "_updated": 2,
+    }  # fmt: skip

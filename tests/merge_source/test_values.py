@@ -16,13 +16,15 @@ from lakemerge.merge_source.expressions import ExpressionError, parse_expression
 from lakemerge.merge_source.ids import composite_ids, ids_of, keys_of
 from lakemerge.merge_source.rule_values import columns_needed, held_values
 from lakemerge.merge_source.rules import parse_rules
-from lakemerge.merge_source.value_texts import match_texts, plain_texts
+from lakemerge.merge_source.types import common_type
+from lakemerge.merge_source.value_texts import case_changed, match_texts, plain_texts
 
 NOON = dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC)
 
 
-def decimals(text: str) -> pa.Array:
-    return pa.array([Decimal(text)], pa.decimal128(20, len(text.partition(".")[2])))
+def decimals(*texts: str) -> pa.Array:
+    scale = max(len(text.partition(".")[2]) for text in texts)
+    return pa.array([Decimal(text) for text in texts], pa.decimal128(20, scale))
 
 
 def rows() -> pa.Table:
@@ -238,6 +240,92 @@ def test_ids_of_several_columns_are_json() -> None:
 def test_composite_ids() -> None:
     ids = composite_ids(np.array([0, 2, 3]), np.array([0, 12, 1]), pa.array(["a", "b|", "c"]))
     assert ids.to_pylist() == ["0|a|12|b|", "1|c"]
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        (pa.array(['a"', ""]), ['a"', ""]),
+        (pa.array([-7, 10**18]), ["-7", "1000000000000000000"]),
+        (pa.array([True, False]), ["true", "false"]),
+        (pa.array([2.0, -0.0, 0.5, 1e21]), ["2", "0", "0.5", "1000000000000000000000"]),
+        (pa.array([0.000001, 1e-7, 1.5e-10]), ["0.000001", "1e-7", "1.5e-10"]),
+        (pa.array([9999999999.5, 10000000000.5, 1e38]), ["9999999999.5", "1.00000000005e+10", "1e+38"]),
+        (pa.array([float("inf"), float("-inf"), float("nan")]), ["inf", "-inf", "NaN"]),
+        (pa.array([0.1, 2.5], pa.float32()), ["0.10000000149011612", "2.5"]),
+        (decimals("1.50", "2.00", "0.0000001"), ["1.5", "2", "1e-7"]),
+        (decimals("12345678901234567.80"), ["12345678901234567.8"]),
+        (pa.array([b"\x00\xff"]), ["00ff"]),
+        (pa.array([dt.date(2026, 7, 1)]), ["2026-07-01"]),
+        (pa.array([NOON], pa.timestamp("us", "UTC")), ["2026-07-01T12:00:00Z"]),
+        (pa.array([NOON.replace(microsecond=500_000)], pa.timestamp("us", "UTC")), ["2026-07-01T12:00:00.500000Z"]),
+        (pa.array([NOON.replace(tzinfo=None)], pa.timestamp("us")), ["2026-07-01T12:00:00"]),
+        (pa.array([{"B": "x", "a": 1.5, "c": None}, {"c": 1}]), ['{"a":1.5,"B":"x"}', '{"c":1}']),
+        (pa.array([[1, None, 2]]), ["[1,null,2]"]),
+        (pa.array([[float("nan"), float("inf")]]), ["[NaN,inf]"]),
+        (pa.array([[dt.date(2026, 7, 1)]]), ['["2026-07-01"]']),
+        (pa.array([[("m", 1), ("b", None)]], pa.map_(pa.string(), pa.int8())), ['[{"key":"b"},{"key":"m","value":1}]']),
+        (pa.array([['"', "\\", "\n\r\t\b\f", "\x1f\x7f/é"]]), ['["\\"","\\\\","\\n\\r\\t\\b\\f","\\u001f\x7f/é"]']),
+    ],
+    ids=lambda given: str(getattr(given, "type", "")),
+)  # fmt: skip
+def test_the_texts_of_the_norm(values: pa.Array, texts: list[str]) -> None:
+    assert plain_texts(values).to_pylist() == texts
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (decimals("1.50"), "1.5"),
+        (pa.array([1.5]), "1.5"),
+        (pa.array([2.0]), "2"),
+        (pa.array([NOON.date()]), "2026-07-01"),
+    ],
+    ids=lambda given: str(getattr(given, "type", "")),
+)
+def test_in_ids_of_several_columns_only_integers_and_booleans_are_bare(values: pa.Array, text: str) -> None:
+    rows = pa.table({"s": ["NO"], "n": [7], "v": values})
+    assert ids_of(rows, ["s", "n", "v"]).to_pylist() == [f'["NO",7,"{text}"]']
+
+
+def test_which_numbers_match() -> None:
+    """A decimal is the double as which it is written; FLOAT 0.1 is another number than DOUBLE 0.1."""
+    assert match_texts(decimals("0.10")).equals(match_texts(pa.array([0.1])))
+    assert not match_texts(pa.array([0.1], pa.float32())).equals(match_texts(pa.array([0.1])))
+    nested = pa.array([{"C": "x", "b": 1, "n": float("nan")}])
+    assert match_texts(nested).to_pylist() == ['j{"b":"n1","c":"sx"}']
+
+
+def test_case_and_white_space_are_those_of_unicode() -> None:
+    assert case_changed(pa.array(["ß", "ΑΣ", "İ"]), upper=True).to_pylist() == ["SS", "ΑΣ", "İ"]
+    assert case_changed(pa.array(["ß", "ΑΣ", "İ"]), upper=False).to_pylist() == ["ß", "ας", "i̇"]
+    texts = pa.table({"x": ["\u00a0a\u3000", "\u001cb\u001f", "\u200bc", "\ufeffd"]})
+    rules = parse_rules([], [["strip(a.x)", "b.x"]], ["a", "b"], pairwise=False, problems=[])
+    stripped = held_values(rules, 0, texts, pa.array(["1", "2", "3", "4"])).values.to_pylist()
+    assert stripped == ["sa", "sb", "s\u200bc", "s\ufeffd"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "common"),
+    [
+        (pa.int8(), pa.int64(), pa.int64()),
+        (pa.int32(), pa.float32(), pa.float64()),
+        (pa.float32(), pa.float64(), pa.float64()),
+        (pa.int64(), pa.float64(), None),
+        (pa.int8(), pa.decimal128(5, 2), pa.decimal128(12, 2)),
+        (pa.int64(), pa.decimal128(5, 2), pa.decimal128(22, 2)),
+        (pa.decimal128(5, 4), pa.decimal128(5, 2), pa.decimal128(7, 4)),
+        (pa.decimal128(38, 0), pa.decimal128(5, 2), None),
+        (pa.date32(), pa.timestamp("us", "UTC"), None),
+        (pa.struct([("a", pa.int8())]), pa.struct([("A", pa.int32()), ("b", pa.string())]),
+         pa.struct([("a", pa.int32()), ("b", pa.string())])),
+        (pa.map_(pa.string(), pa.int8()), pa.map_(pa.string(), pa.int32()), pa.map_(pa.string(), pa.int32())),
+        (pa.map_(pa.int8(), pa.string()), pa.map_(pa.int32(), pa.string()), None),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_common_types(one: pa.DataType, other: pa.DataType, common: pa.DataType | None) -> None:
+    assert common_type(one, other) == common
 
 
 def test_plain_texts() -> None:
