@@ -261,6 +261,19 @@ def test_current_ids_follow_an_id_over_several_steps(tmp_path: Path) -> None:
         world.source.current_ids("77")
 
 
+def test_current_ids_come_step_by_step(tmp_path: Path) -> None:
+    """1 was split into 2 and then into 4; 2 was split into 3. So 4 is one step away, and 3 is two."""
+    world = Entities(tmp_path, ["a.x = b.x"])
+    world.apply({"put": {"A": {"a1": 1}, "B": {"b1": 1, "b2": 1, "b3": 1}}})
+    world.source.run()
+    for step in ({"A": {"a2": 2}, "B": {"b2": 2, "b3": 2}}, {"B": {"b3": 3}}, {"B": {"b1": 4}}):
+        world.apply({"put": step})
+        world.source.run()
+    told = world.now()
+    assert (told["1"]["split_into"], told["2"]["split_into"]) == (["1", "2", "4"], ["2", "3"])
+    assert world.source.current_ids("1") == ["1", "2", "4", "3"]
+
+
 def test_a_dry_run_lists_ids_and_changes_none(tmp_path: Path) -> None:
     world = Entities(tmp_path, ["a.x = b.x"])
     world.apply({"put": {"A": {"a1": 1, "a2": 2, "a3": 3}, "B": {"b1": 1}}})
@@ -290,6 +303,12 @@ def test_a_dry_run_lists_composite_ids_too(tmp_path: Path) -> None:
     assert ids.appear == ("0|a1|1|b1",)
     assert ids.join == {"0|a1": "0|a1|1|b1", "1|b1": "0|a1|1|b1"}
     assert (ids.split, ids.go) == ({}, ("0|a2",))
+    world.source.run()
+    # The output has a row of 0|a1, which is retired, and of 0|a2, which is deleted: both appear when they live again.
+    world.apply({"put": {"A": {"a2": 2}, "B": {"b1": 7}}})
+    ids = world.source.run(dry_run=True).ids
+    assert ids is not None
+    assert (ids.appear, ids.go) == (("0|a1", "0|a2", "1|b1"), ())
 
 
 def test_datasets_in_another_order_keep_ids(tmp_path: Path) -> None:
