@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakemerge import LakeTable, Settings
-from lakemerge.format.names import RECORDS_COLUMN
+from lakemerge import LakeTable, RowKind, Settings
+from lakemerge.format.names import KIND_COLUMN, RECORDS_COLUMN
 
 DDL = "id BIGINT, n INT, lo INT, hi INT, l STRING, f STRING, ok BOOLEAN, any BOOLEAN, ln STRING, fn STRING"
 FUNCTIONS = {
@@ -71,6 +71,17 @@ def test_a_thousand_increments_are_one_record(tmp_path: Path) -> None:
     assert not LakeTable.check(table.url).findings
     table.compact()
     assert table.get({"id": 1}) == {"id": 1, "n": 1_004}
+
+
+@pytest.mark.parametrize(("kinds", "first"), [(["+I", "+U"], RowKind.INSERT), (["+U", "+I"], RowKind.UPDATE_AFTER)])
+def test_a_united_record_has_the_kind_of_the_first(kinds: list[str], first: RowKind, tmp_path: Path) -> None:
+    """Another key's delete makes the file one that has kinds."""
+    table = counters(tmp_path, options={"remove_record_on_delete": True})
+    frame = pa.table({"id": [1, 1, 2], "n": [1, 2, None], "_op": [*kinds, "-D"]})
+    table.upsert(frame, kind_column="_op")
+    (file,) = (tmp_path / "t/_lakemerge/log").glob("*.parquet")
+    told = {row["id"]: row for row in pq.read_table(file).to_pylist()}
+    assert told[1] == {"id": 1, "n": 3, KIND_COLUMN: first, RECORDS_COLUMN: 2}
 
 
 def test_consolidated_logs_keep_how_many(tmp_path: Path) -> None:
