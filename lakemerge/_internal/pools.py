@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 __all__ = ["inline_pools", "thread_pool"]
@@ -30,6 +31,19 @@ class _InlineExecutor(Executor):
         return future
 
 
+class _Pool(ThreadPoolExecutor):
+    """Whoever leaves the block waits for the threads, unless a generator that holds the pool is closed in the middle.
+
+    The garbage collector may close it at any place, such as in the middle of another thread's start. Up to Python 3.12,
+    that holds a lock without which no thread can be joined, and the process would stand still. What threads have begun
+    goes on by itself then, and nobody takes the results. So what generators give to pools only reads.
+    """
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        abandoned = kind is not None and issubclass(kind, GeneratorExit)
+        self.shutdown(wait=not abandoned, cancel_futures=abandoned)
+
+
 _depth = 0
 """How many contexts of :func:`inline_pools` are open, in whatever threads."""
 
@@ -44,7 +58,7 @@ def thread_pool(threads: int, *, name: str = "", together: bool = False) -> Exec
         if threads < 1:
             raise ValueError("a pool needs at least one thread")
         return _InlineExecutor()
-    return ThreadPoolExecutor(threads, thread_name_prefix=name)
+    return _Pool(threads, thread_name_prefix=name)
 
 
 @contextmanager

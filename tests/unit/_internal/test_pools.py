@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import as_completed, wait
 
 import pytest
@@ -45,3 +46,36 @@ def test_items_that_wait_for_each_other_have_threads_all_the_same() -> None:
     barrier = threading.Barrier(2)
     with inline_pools(), thread_pool(2, together=True) as pool:
         assert sorted(pool.map(lambda _: barrier.wait(30), range(2))) == [0, 1]
+
+
+def test_a_generator_that_is_closed_waits_for_no_thread() -> None:
+    """Else the process would stand still if the garbage collector closed it in the middle of a thread's start."""
+    go_on, began = threading.Event(), threading.Event()
+    done: list[int] = []
+
+    def work(number: int) -> int:
+        if number:
+            began.set()
+            assert go_on.wait(60), "whoever closed the generator waited for this thread"
+        done.append(number)
+        return number
+
+    def results() -> Iterator[int]:
+        with thread_pool(2) as pool:
+            yield from pool.map(work, range(9))
+
+    found = results()
+    assert next(found) == 0
+    assert began.wait(60)
+    found.close()
+    assert done == [0]
+    go_on.set()
+
+
+def test_a_generator_that_comes_to_its_end_waits_for_its_threads() -> None:
+    def results() -> Iterator[int]:
+        with thread_pool(2, name="ending") as pool:
+            yield from pool.map(abs, range(9))
+
+    assert list(results()) == list(range(9))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ending")]
