@@ -22,8 +22,9 @@ from lakemerge.storage.base import RangedFile, Store
 __all__ = ["ParquetFiles", "StoredFile", "shaped"]
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
-_TAIL = 64 * 2**10
-"""How many bytes from the end of a file are read first. Most footers fit into this."""
+_TAIL, _TAIL_SHARE, _LONGEST_TAIL = 64 * 2**10, 512, 2 * 2**20
+"""How many bytes from the end of a file are read first: so many, or this share of a larger file, up to a limit. Most
+footers fit into this. Those of row groups of 65,536 rows are some 1/800 of their file."""
 _DECIMAL = 16
 _OFFSET = 4
 _TYPICAL_LENGTH = 32
@@ -229,9 +230,10 @@ def _chunk_range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
 def _tail(source: pa.NativeFile) -> bytes:
     """The end of a Parquet file: its footer, the footer's size and the magic number, as far as they exist."""
     size = source.size()
-    found = source.read_at(min(size, _TAIL), max(0, size - _TAIL))
+    first = min(size, max(_TAIL, min(size // _TAIL_SHARE, _LONGEST_TAIL)))
+    found = source.read_at(first, size - first)
     wanted = int.from_bytes(found[-END:][:4], "little") + END
-    return found[-wanted:] if wanted <= min(size, _TAIL) else source.read_at(min(wanted, size), max(0, size - wanted))
+    return found[-wanted:] if wanted <= first else source.read_at(min(wanted, size), max(0, size - wanted))
 
 
 def _bounded(chunk: pq.ColumnChunkMetaData) -> bool:

@@ -20,6 +20,7 @@ from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.parquet.footers import END, check_chunks
 from lakemerge.schema.names import ColumnNames
 from lakemerge.storage import LocalStore
+from lakemerge.testing.counting import CountingStore
 
 ROOT = Path(__file__).parents[3]
 
@@ -96,6 +97,18 @@ def test_what_is_no_file_at_all(tmp_path: Path, size: int | None) -> None:
     (tmp_path / "file").write_bytes(b"" if size is None else size.to_bytes(4, "little") + b"PAR1")
     with ParquetFiles(LocalStore(tmp_path)) as files, pytest.raises(TableDamagedError, match="file 'file'"):
         files.footer(StoredFile("file"))
+
+
+def test_a_large_file_is_asked_once_for_a_large_footer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a smaller file is: the first read is a share of the file, as the footer is."""
+    monkeypatch.setattr("lakemerge.read.parquet.files._TAIL", 100)
+    file = parquet(pa.table({"a": [bytes(1 << 20) for _ in range(2)]}))
+    assert 100 < len(footer_of(file)) < len(file) // 512
+    (tmp_path / "f").write_bytes(file)
+    store = CountingStore(LocalStore(tmp_path))
+    with ParquetFiles(store) as files:
+        assert files.footer(StoredFile("f", len(file))).num_rows == 2
+    assert store.counts().calls["read"] == 1
 
 
 def test_a_footer_larger_than_the_first_read(tmp_path: Path) -> None:
