@@ -26,7 +26,7 @@ OURS = ("mergers", "lakemerge", "compaction", "pyspark_lakemerge.py", "pyspark_l
 NEEDED = ("pyarrow", "numpy", "fsspec", "orjson", "sqlglot")
 _LEFT_OUT = re.compile(r"/__pycache__(/|$)|/pyarrow/(include|src)/|/tests/")
 JOB = """
-    import json, sys
+    import json, sys, tarfile
     from pathlib import Path
 
     sys.path.insert(0, sys.argv[2])
@@ -53,8 +53,14 @@ JOB = """
     table = life.opened(spark, folder / "newest", "native, kernel")
     said["unplanned"] = table.explain_read().not_native
     said["rows"]["without the workers' Python on the driver"] = life.look(table)
-    for route in ("native, premerged", "union, premerged", "union, kernel"):
+    with tarfile.open(sys.argv[4]) as archive:
+        archive.extractall("packed", filter="fully_trusted")
+    told = spark.read.format("lakemerge").load(str(folder / "newest")).collect()
+    said["rows"]["format() with the workers' Python on the driver"] = sorted(tuple(row) for row in told)
+    said["planned"] = []
+    for route in ("native, kernel", "native, premerged", "union, kernel"):
         table = life.opened(spark, folder / "newest", route)
+        said["planned"].append(table.explain_read().not_native)
         said["rows"][route] = life.look(table)
     said["compacted"] = table.compact().file_slices
     said["rows"]["compacted"] = life.look(table)
@@ -127,13 +133,15 @@ def test_an_environment_that_the_job_sends(packed: Path, tmp_path: Path) -> None
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYTHON", "PYSPARK"))},
         "SPARK_LOCAL_IP": "127.0.0.1",
+        # Spark's look-up of installed data sources reads this, and no setting.
+        "PYSPARK_DRIVER_PYTHON": "./packed/bin/python",
         "SPARK_HOME": str(spark_home(tmp_path)),
     }
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     command = [str(submit), "--master", "local-cluster[2,1,1024]", *settings]
     ran = subprocess.run(
-        [*command, str(job), str(tmp_path), str(ROOT), str(without)],
+        [*command, str(job), str(tmp_path), str(ROOT), str(without), str(packed)],
         check=False,
         capture_output=True,
         text=True,
@@ -153,6 +161,7 @@ def test_an_environment_that_the_job_sends(packed: Path, tmp_path: Path) -> None
     assert said["compacted"] == 4
     assert [tuple(row) for row in said["joined"]] == COMPUTED
     assert "the driver has no ./packed/bin/python" in said["unplanned"]
+    assert said["planned"][:2] == [None, None]
     everything = "lakemerge, mergers, compaction, fsspec, numpy, orjson, pyarrow, sqlglot"
     assert len(said["refused"]) == 1, "what needs no worker goes on"
     assert f"they lack {everything} (in {without}" in said["refused"][0]

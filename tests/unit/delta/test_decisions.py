@@ -109,14 +109,14 @@ def test_who_cannot_read_does_not_write() -> None:
     check_writable(Protocol(3, 7, frozenset(), frozenset()), frozenset())
 
 
-def test_column_names_by_id_are_refused() -> None:
+def test_column_mapping_of_an_unknown_mode_is_refused() -> None:
     mapped = Protocol(3, 7, frozenset({"columnMapping"}), frozenset({"columnMapping"}))
     understood = frozenset({"columnMapping"})
     check_writable(mapped, understood)
-    for mode in ("none", "name"):
+    for mode in ("none", "name", "id"):
         check_writable(mapped, understood, metadata=metadata(**{"delta.columnMapping.mode": mode}))
-    with pytest.raises(UnsupportedFeatureError, match="columnMapping of mode 'id'"):
-        check_writable(mapped, understood, metadata=metadata(**{"delta.columnMapping.mode": "id"}))
+    with pytest.raises(UnsupportedFeatureError, match="columnMapping of mode 'place'"):
+        check_writable(mapped, understood, metadata=metadata(**{"delta.columnMapping.mode": "place"}))
 
 
 def test_a_feature_that_nothing_uses_does_not_hinder() -> None:
