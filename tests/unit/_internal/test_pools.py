@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import as_completed, wait
 
 import pytest
@@ -60,7 +60,7 @@ def test_a_generator_that_is_closed_waits_for_no_thread() -> None:
         done.append(number)
         return number
 
-    def results() -> Iterator[int]:
+    def results() -> Generator[int, None, None]:
         with thread_pool(2) as pool:
             yield from pool.map(work, range(9))
 
