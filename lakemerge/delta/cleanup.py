@@ -95,6 +95,6 @@ def dead_log_files(
 def _is_accepted(store: Store, listing: Listing, checkpoint: Checkpoint, required_domain: str | None) -> bool:
     try:
         read_accepted(store, listing, checkpoint, required_domain)
-    except TableDamagedError:
-        return False
+    except (TableDamagedError, FileNotFoundError):
+        return False  # or somebody else deleted it meanwhile
     return True

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from lakemerge.delta.actions import CommitInfo, decode_commit_info
 from lakemerge.delta.listing import Listing, fetch, list_log, log_exists, no_log, read_hint
 from lakemerge.delta.log_replay import timestamp_of
-from lakemerge.errors import InputError
+from lakemerge.errors import InputError, TableDamagedError
 from lakemerge.storage.base import Store
 from mergers.wording import argument
 
 __all__ = ["HistoryEntry", "read_history"]
+
+_MOST_LISTINGS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +39,23 @@ def read_history(store: Store, *, limit: int | None = None, known: int = 0) -> l
     given: object = limit
     if given is not None and not (isinstance(given, int) and given >= 0):
         raise InputError(f"{argument('limit')} must be a number of commits, not {given!r}")
-    stats = sorted(_listed(store, limit, known).commits.items(), reverse=True)[:limit]
-    if not stats and limit != 0 and not log_exists(store):
-        raise no_log(store)
-    paths = [stat.path for _, stat in stats]
-    return [
-        _entry(version, stat.modified_ms, decode_commit_info(data, stat.path))
-        for (version, stat), data in zip(stats, fetch(store, paths), strict=True)
-    ]
+    for _ in range(_MOST_LISTINGS):
+        stats = sorted(_listed(store, limit, known).commits.items(), reverse=True)[:limit]
+        if not stats and limit != 0 and not log_exists(store):
+            raise no_log(store)
+        try:
+            files = list(fetch(store, [stat.path for _, stat in stats]))
+        except FileNotFoundError as error:
+            # A clean-up ran between listing and reading, or the table was dropped. So the log is listed anew.
+            vanished = error
+            continue
+        return [
+            _entry(version, stat.modified_ms, decode_commit_info(data, stat.path))
+            for (version, stat), data in zip(stats, files, strict=True)
+        ]
+    raise TableDamagedError(
+        f"commits of the log at {store.url} are listed, but not there: {vanished}", url=store.url
+    ) from vanished
 
 
 def _listed(store: Store, limit: int | None, known: int) -> Listing:

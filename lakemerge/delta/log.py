@@ -139,9 +139,20 @@ class DeltaLog:
         return advanced.tip if advanced is not None and advanced.is_held else self._reloaded(snapshot)
 
     def check_holds(self, snapshot: Snapshot) -> None:
-        """Raise :class:`TableReplacedError` if the log does not hold ``snapshot`` any more. Costs one listing."""
-        if not holds(self.store, snapshot, list_log(self.store, since=snapshot.version, until=snapshot.version)):
-            self._reloaded(snapshot)
+        """Raise :class:`TableReplacedError` if the log does not hold ``snapshot`` any more. Costs one listing.
+
+        A commit that stands alone is no log. It was sent before the table was dropped, and carried out after it.
+        """
+        version = snapshot.version
+        listing = list_log(self.store, since=max(version - 1, 0), until=version)
+        if not holds(self.store, snapshot, listing):
+            if self._reloaded(snapshot).version == version:
+                raise replaced_error(self.store, snapshot, "only a checkpoint is left of it")
+            return
+        # A clean-up deletes the commit before this one only if there is a checkpoint of this one.
+        checkpoints = (checkpoint.version for checkpoint in listing.checkpoints)
+        if version and version - 1 not in listing.commits and version not in checkpoints:
+            raise replaced_error(self.store, snapshot, "all that was before its last commit is gone")
 
     def commits(self, *, since: int, until: int | None = None) -> Iterator[tuple[int, tuple[Action, ...]]]:
         """Versions and actions of the commits after ``since`` (excluded; ``-1`` for all) up to
@@ -382,7 +393,16 @@ class DeltaLog:
     def _decoded(self, versions: range) -> Iterator[tuple[int, tuple[Action, ...]]]:
         paths = [commit_path(version) for version in versions]
         chain = Chain()
-        for version, path, data in zip(versions, paths, fetch(self.store, paths), strict=True):
+        files = fetch(self.store, paths)
+        for version, path in zip(versions, paths, strict=True):
+            try:
+                data = next(files)
+            except FileNotFoundError as error:
+                raise VersionNotFoundError(
+                    f"commits from version {version} on went while they were read at {self.store.url}: the log was "
+                    "cleaned up, or the table was dropped",
+                    version=version,
+                ) from error
             actions = decode(data, path)
             chain.follow(data, actions, path)
             yield version, actions

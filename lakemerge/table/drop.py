@@ -18,6 +18,7 @@ from lakemerge.format.operations import Operation
 from lakemerge.format.savepoint import savepoints_of
 from lakemerge.handle import Handle
 from lakemerge.storage.base import FileStat, Store
+from lakemerge.table.opening import find_snapshot
 
 __all__ = ["drop_table", "table_exists"]
 
@@ -28,7 +29,7 @@ _BATCH = 1000
 def table_exists(handle: Handle) -> bool:
     """See :meth:`lakemerge.LakeTable.exists`."""
     try:
-        handle.view(handle.log.snapshot())
+        handle.view(find_snapshot(handle))
     except NotATableError:
         return False
     return True
@@ -39,7 +40,10 @@ def drop_table(handle: Handle) -> bool:
     if not handle.log.exists():
         return False
     # The end of the log can be read even if a drop was interrupted and its beginning is gone.
-    newest = handle.log.history(limit=1)
+    try:
+        newest = handle.log.history(limit=1)
+    except NotATableError:
+        return False  # another drop came to its end
     interrupted = bool(newest) and newest[0].operation == Operation.DROP
     _delete(handle.store, newest[0].version if interrupted else _ended(handle))
     return True

@@ -15,7 +15,7 @@ from lakemerge.errors import NotATableError, TableReplacedError
 from lakemerge.layout.travel import find_version
 from lakemerge.layout.view import TableView
 from lakemerge.table.open_table import OpenTable
-from lakemerge.table.opening import open_handle
+from lakemerge.table.opening import find_snapshot, open_handle
 from mergers import Merger
 
 __all__ = ["KeptTable", "forget_tables", "kept_table"]
@@ -77,7 +77,7 @@ def kept_table(path: str, storage: Mapping[str, object], mergers: Sequence[type[
             found = None
     if found is None:
         handle = open_handle(path, storage or None, mergers, None)
-        found = KeptTable(OpenTable.without_session(handle, handle.log.snapshot()), mergers)
+        found = KeptTable(OpenTable.without_session(handle, find_snapshot(handle)), mergers)
     _kept[key] = found
     while len(_kept) > _TABLES:
         _kept.popitem(last=False)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from lakemerge._internal.arguments import shown
-from lakemerge.delta import DeltaLog
+from lakemerge.delta import DeltaLog, Snapshot
 from lakemerge.delta.listing import no_log
 from lakemerge.errors import InputError, NotATableError, TableDamagedError
 from lakemerge.format.operations import Operation
@@ -24,7 +25,7 @@ from mergers.wording import argument
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["open_handle", "open_table", "opened"]
+__all__ = ["find_snapshot", "naming_drops", "open_handle", "open_table", "opened"]
 
 
 def open_handle(
@@ -52,12 +53,36 @@ def open_table(
 ) -> OpenTable:
     """See :meth:`lakemerge.LakeTable.open`."""
     handle = open_handle(path, storage_options, mergers, settings)
-    try:
-        snapshot = find_version(handle.log, version=version, timestamp=timestamp, savepoint=savepoint)
-    except (TableDamagedError, FileNotFoundError) as error:
-        raise _dropped(handle) or error from error
+    snapshot = find_snapshot(handle, version=version, timestamp=timestamp, savepoint=savepoint)
     pinned = any(given is not None for given in (version, timestamp, savepoint))
     return OpenTable(handle, snapshot, pinned=pinned, session=TableSession(spark))
+
+
+def find_snapshot(
+    handle: Handle,
+    *,
+    version: int | None = None,
+    timestamp: dt.datetime | str | None = None,
+    savepoint: str | None = None,
+) -> Snapshot:
+    """The latest version, or the one that is asked for.
+
+    :raises lakemerge.NotATableError: there is no table, or its drop is not at its end.
+    """
+    with naming_drops(handle):
+        return find_version(handle.log, version=version, timestamp=timestamp, savepoint=savepoint)
+
+
+@contextmanager
+def naming_drops(handle: Handle) -> Iterator[None]:
+    """Within it, a log whose beginning is gone because its table is being dropped is not called damaged.
+
+    :raises lakemerge.NotATableError: instead.
+    """
+    try:
+        yield
+    except (TableDamagedError, FileNotFoundError) as error:
+        raise _dropped(handle) or error from error
 
 
 def _dropped(handle: Handle) -> NotATableError | None:

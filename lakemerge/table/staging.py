@@ -22,6 +22,7 @@ from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView, build_file_slices
 from lakemerge.table.create import Definition, check_replaces
+from lakemerge.table.opening import find_snapshot
 from lakemerge.write.base_file import ordinals_needed
 from lakemerge.write.discard import discard_packed
 from lakemerge.write.pack import Packed
@@ -47,7 +48,7 @@ class StagedTable:
         :raises lakemerge.TableExistsError: there is a table, and it is not to be replaced.
         :raises lakemerge.NotATableError: there is none, and one is to be replaced.
         """
-        before = handle.log.snapshot() if handle.log.exists() else None
+        before = find_snapshot(handle) if handle.log.exists() else None
         if before is not None:
             check_replaces(handle, before, replace=replace)
         elif must_exist:

@@ -94,13 +94,16 @@ class Operation:
     """For a reader: the rows that it saw."""
     worlds: frozenset[str] = frozenset({"filled"})
     first: Callable[[State, str], State] | None = None
-    """The effect of the first of several commits. A failure may leave that alone."""
+    """The effect of the first of several commits. A failure may leave that alone. If it is the whole effect, the later
+    commits change no row."""
     again: bool = True
     """Whether it can be done once more."""
     copies: Rows | None = None
     """What the other table holds after it, whatever comes of this one."""
     drops: bool = False
     """Whether there is no table after it."""
+    undone: Callable[[Any], bool] = lambda _: False
+    """Whether its answer says that it left the rows as they were."""
     settles: bool = False
     """Whether it completes, before anything else, what the last one of its kind left when it was cut short."""
 
@@ -565,6 +568,10 @@ def _anew(rows: Rows) -> Callable[[State, str], State]:
     return lambda state, _: State(rows, state.notes & frozenset(), state.others, state.made + 1)
 
 
+def _kept(state: State, tag: str) -> State:
+    return state.having({7: tag})
+
+
 def _loaded(state: State, _: str) -> State:
     return state.once("job", {20: "i", 2: "i"})
 
@@ -627,8 +634,8 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation(
         "upkeep",
         _on_table(_kept_up),
-        lambda state, tag: state.having({7: tag}),
-        first=lambda state, tag: state.having({7: tag}),
+        _kept,
+        first=_kept,
         worlds=frozenset({"published"}),
     ),
     # Services
@@ -681,9 +688,10 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation("savepoint", _on_table(lambda table, tag: table.savepoint(f"of-{tag}"))),
     Operation("create anew", _make_anew, _anew(_NEW), worlds=FILLED | LOGGED),
     Operation("replace", _replace, _anew({}), worlds=FILLED | LOGGED),
-    Operation("drop", _drop, worlds=FILLED | LOGGED, drops=True),
+    Operation("drop", _drop, worlds=FILLED | LOGGED, drops=True, again=False),
     # Ingest
-    Operation("ingest", _on_table(_ingest), _loaded),
+    # A file whose columns the table does not have is set aside.
+    Operation("ingest", _on_table(_ingest), _loaded, undone=lambda result: result.to_retry == 1),
     Operation("retry of a file", _on_table(_retry), again=False),
     Operation("replay of a window", _on_table(_replay_window), worlds=LANDED, copies=WINDOW),
     # Readers

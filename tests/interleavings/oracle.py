@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lakemerge import (
@@ -50,6 +50,8 @@ from tests.interleavings.turns import Killed, Outcome, Schedule, play, still
 from tests.interrupting import AlarmError
 
 __all__ = ["Case", "Judge", "Verdict"]
+
+Effect = Callable[[State, str], State]
 
 _UNKNOWN = (AlarmError, Killed, OutcomeUnknownError)
 _DELETERS = ("vacuum", "upkeep", "create anew")
@@ -190,7 +192,7 @@ class _End:
         if any(operation.settles for operation in self.named.values()) or self.world.name in SOURCES:
             yield from self._sources()
             return
-        if any(operation.drops for operation in self.named.values()):
+        if any(operation.drops and not self._is_refused(tag) for tag, operation in self.named.items()):
             yield from self._dropped()
             return
         folds = [[state.seen() for state in fold] for fold in self._folds()]
@@ -227,25 +229,30 @@ class _End:
     def _folds(self) -> Iterator[list[State]]:
         """What the table may have held, one state after the other."""
         how = {tag: _how(outcome) for tag, outcome in self.outcomes.items()}
-        how |= {tag: "maybe" for tag, told in how.items() if told == "out" and self.named[tag].first}
-        done = [tag for tag, told in how.items() if told == "in"]
-        maybe = [tag for tag, told in how.items() if told == "maybe"]
-        for count in range(len(maybe) + 1):
-            for landed in itertools.combinations(maybe, count):
-                for order in itertools.permutations([*done, *landed]):
-                    states = [self.world.state]
-                    for tag in order:
-                        operation = self.named[tag]
-                        if operation.first is not None:
-                            states.append(operation.first(states[-1], tag))
-                            if tag in maybe and tag == order[-1]:
-                                yield list(states)
-                        state = operation.effect(states[-1], tag)
-                        if states[-1].made and state is not states[-1] and not state.made > states[-1].made:
-                            break  # what began in the old table does not land in the new one
-                        states.append(state)
-                    else:
-                        yield states
+        for tag, outcome in self.outcomes.items():
+            if how[tag] == "in" and self.named[tag].undone(outcome.value):
+                how[tag] = "out"
+            elif how[tag] == "out" and self.named[tag].first is not None:
+                how[tag] = "maybe"
+        for parts in itertools.product(*(self._parts(tag, told) for tag, told in how.items())):
+            for order in _shuffled(parts):
+                states = [self.world.state]
+                for tag, effect in order:
+                    state = effect(states[-1], tag)
+                    if states[-1].made and state is not states[-1] and not state.made > states[-1].made:
+                        break  # what began in the old table does not land in the new one
+                    states.append(state)
+                else:
+                    yield states
+
+    def _parts(self, tag: str, told: str) -> list[list[tuple[str, Effect]]]:
+        """What may have landed of an operation: its effects in their order, in each way that is possible."""
+        operation = self.named[tag]
+        first, effect = operation.first, operation.effect
+        whole = [(tag, effect)] if first is None or first is effect else [(tag, first), (tag, effect)]
+        if told == "in":
+            return [whole]
+        return [whole[:count] for count in range(len(whole) + 1)] if told == "maybe" else [[]]
 
     def _versions(self, table: LakeTable, states: Sequence[State]) -> Iterator[str]:
         """The versions between the first and the last one, which was read."""
@@ -299,11 +306,11 @@ class _End:
 
     def _is_gone(self, error: BaseException) -> bool:
         """Whether an error says that another operation took away what this one needs."""
-        if isinstance(error, VersionNotFoundError):
-            return self._deleted()
+        names = {one.name for one in self.named.values()}
+        if isinstance(error, VersionNotFoundError):  # a replay does not go over columns that got other names
+            return self._deleted() or ("replay" in names and bool(names & {"rename of a column", "drop of a column"}))
         if isinstance(error, TableReplacedError):  # a feed cannot go over a replacement
             return any(one.name == "replace" for one in self.named.values())
-        names = {one.name for one in self.named.values()}
         if isinstance(error, CommitConflictError):  # a copy of what a restore took back
             return {"restore", "replay"} <= names
         if names & {"rename of a column", "drop of a column", "constraint"} and isinstance(
@@ -329,7 +336,8 @@ class _End:
             if again.error is not None:
                 yield f"{operation} once more ends with {again}"
                 return
-            states = [operation.effect(state, tag).seen() for state in states]
+            if not operation.undone(again.value):
+                states = [operation.effect(state, tag).seen() for state in states]
             done = operation.name
             if operation.copies is not None:
                 copy = rows_of(LakeTable.open(url("copy"), settings=ONE).to_arrow())
@@ -346,6 +354,11 @@ class _End:
             if copy != rows:
                 yield f"the replay came to {dict(copy)}, and not to {dict(rows)}"
 
+    def _is_refused(self, tag: str) -> bool:
+        """Whether a drop was refused, since somebody wants to keep a version."""
+        keeps = any(operation.name == "savepoint" for operation in self.named.values())
+        return keeps and isinstance(self.outcomes[tag].error, InputError)
+
     def _dropped(self) -> Iterator[str]:
         """There is no table, or an interrupted drop goes on. Another table can be made in its place."""
         (tag, *_) = (tag for tag, operation in self.named.items() if operation.drops)
@@ -360,6 +373,10 @@ class _End:
         elif done and not self.has_late_calls and not makers and _opens():
             yield "the table is there after it was dropped"
         try:
+            if _opens():
+                table = LakeTable.open(url(), settings=ONE)
+                for kept in table.savepoints():
+                    table.drop_savepoint(kept.name)
             LakeTable.drop(url())
         except TableDamagedError:
             # The commit of a write that was sent before the drop, and carried out after it. The guarantees tell of it.
@@ -408,6 +425,16 @@ class _End:
             report = LakeTable.check(url(table))
             if not report.ok:
                 yield f"check of {table} finds {report.findings[:3]}"
+
+
+def _shuffled(parts: Sequence[Sequence[tuple[str, Effect]]]) -> Iterator[list[tuple[str, Effect]]]:
+    """All orders of what is in the parts. Each part keeps its own order."""
+    left = [part for part in parts if part]
+    if not left:
+        yield []
+    for at, part in enumerate(left):
+        for rest in _shuffled([*left[:at], part[1:], *left[at + 1 :]]):
+            yield [part[0], *rest]
 
 
 def _opens() -> bool:
