@@ -6,7 +6,7 @@ What other tables do not have is in properties: ``key``, ``ordering``, ``merger`
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -50,6 +50,7 @@ def created(request: Mapping[str, Any]) -> dict[str, Any]:
         "merger": merger.get("merger"),
         "options": merger.get("options"),
         "partition_by": request["partitioning"],
+        "constraints": request.get("constraints", []),
         "buckets": None if buckets is None else _number("buckets", buckets),
         "description": given.pop("comment", None),
         "properties": {name: value for name, value in given.items() if name not in _OF_SPARK} or None,
@@ -81,14 +82,24 @@ def shown_properties(config: Any, metadata: Any, url: str) -> dict[str, str]:
     return users | own
 
 
-def altered(changes: Sequence[Mapping[str, Any]], schema: pa.Schema) -> dict[str, Any]:
-    """The arguments of :meth:`lakemerge.LakeTable.alter` for an ``ALTER TABLE``."""
+def altered(
+    changes: Sequence[Mapping[str, Any]], schema: pa.Schema, constraints: Collection[str] = ()
+) -> dict[str, Any]:
+    """The arguments of :meth:`lakemerge.LakeTable.alter` for an ``ALTER TABLE``.
+
+    :param constraints: the names of those that the table has.
+    """
     properties: dict[str, str | None] = {}
     arguments: dict[str, Any] = {}
     order = list(schema.names)
     for change in changes:
         if change["change"] in ("set property", "remove property"):
             properties[change["property"]] = change.get("value")
+        elif change["change"] == "add constraint":
+            arguments.setdefault("add_constraints", {})[change["constraint"]] = change["condition"]
+        elif change["change"] == "drop constraint":
+            if change["constraint"].lower() in constraints or not change["ifExists"]:
+                arguments.setdefault("drop_constraints", []).append(change["constraint"])
         else:
             _change_column(change, arguments, order)
     if order[: len(schema.names)] != schema.names:

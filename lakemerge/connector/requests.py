@@ -130,6 +130,7 @@ def _load(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Mer
         "key": list(config.key),
         "remembered": _remembered(view, mergers),
         "partitioning": list(config.partition_by),
+        "constraints": dict(config.constraints),
         "properties": shown_properties(config, metadata, view.store.url),
     }
 
@@ -250,7 +251,7 @@ def _alter(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Me
     path = places.path(request["namespace"], request["name"])
     view = _view(path, {}, places, mergers)
     table = LakeTable.open(path, storage_options=places.storage or None, mergers=mergers)
-    if arguments := altered(request["changes"], view.config.schema):
+    if arguments := altered(request["changes"], view.config.schema, view.config.constraints):
         table.alter(**arguments)
     return {}
 

@@ -35,7 +35,14 @@ from lakemerge.schema.evolution import (
 )
 from lakemerge.schema.names import with_mapping
 from lakemerge.schema.widening import PROPERTY, with_feature
-from lakemerge.table.create import check_lengths, choose_merger, property_problems, tell_locked_out
+from lakemerge.table.create import (
+    choose_merger,
+    judged,
+    property_problems,
+    tell_locked_out,
+    with_checks,
+    with_constraints,
+)
 from lakemerge.table.open_table import OpenTable
 from lakemerge.write.checks import Check, checks_of
 from mergers import Merger
@@ -156,8 +163,9 @@ def alter_table(
     remerged = (chosen.id, _json(chosen.options())) != (before.merger_id, _json(before.merger_options))
     if remerged:
         after = after.merged_by(chosen)
-    after = replace(after, constraints=_constraints(before.constraints, add_constraints, drop_constraints))
-    fresh = _checked(handle, begin, [c for c in _judged(after, chosen) if c.name not in before.constraints])
+    added = (add_constraints or {}).items()
+    after = replace(after, constraints=with_constraints(before.constraints, added, drop_constraints or ()))
+    fresh = _checked(handle, begin, [c for c in judged(after, chosen) if c.name not in before.constraints])
     old = begin.snapshot.metadata
     if after == before and not reshaped and _with_texts(old, given, description) == old:
         return begin.snapshot
@@ -276,35 +284,6 @@ def _needed(config: TableConfig, merger: type[Merger], name: str) -> str | None:
     return None
 
 
-def _constraints(
-    present: Mapping[str, str], add: Mapping[str, str] | None, drop: Sequence[str] | None
-) -> Mapping[str, str]:
-    """The constraints after the change. Raises :class:`SchemaError`."""
-    left = dict(present)
-    for name in drop or ():
-        if name.lower() not in left:
-            raise SchemaError(f"there is no constraint {name!r}; the table has {', '.join(left) or 'none'}")
-        del left[name.lower()]
-    for name, text in (add or {}).items():
-        if not name.isidentifier() or name.lower() in left:
-            raise SchemaError(f"a constraint needs a name of letters and digits that no other has, not {name!r}")
-        left[name.lower()] = text
-    return left
-
-
-def _judged(config: TableConfig, merger: Merger) -> Sequence[Check]:
-    """The constraints of a table. Raises :class:`SchemaError` if records alone do not decide whether rows meet them."""
-    check_lengths(config.schema, merger, config.shape)
-    checks = checks_of(config.constraints, config.schema)
-    if checks and not merger.traits(config.shape).whole_records:
-        raise SchemaError(
-            f"the table cannot have the constraint {checks[0].name!r}: a write does not read the row that its record "
-            f"meets, and the merger {config.merger_name!r} makes rows of several records. Mergers that take whole "
-            "records, such as event-time and commit-time, can have constraints"
-        )
-    return checks
-
-
 def _checked(handle: Handle, begin: TableView, fresh: Sequence[Check]) -> Sequence[Check]:
     """New constraints, which the rows of the version meet. Raises :class:`SchemaError` if some do not."""
     if not fresh:
@@ -325,7 +304,7 @@ def _protocol(present: Protocol, defined: TableConfig, metadata: Metadata) -> Pr
     """The protocol that a definition needs. It is never lowered."""
     protocol = with_mapping(present) if defined.names.is_on else present
     if defined.constraints:
-        protocol = replace(protocol, writer_features=protocol.writer_features | {"checkConstraints"})
+        protocol = with_checks(protocol)
     return with_vectors(protocol) if Publish.of(metadata.configuration).by_vectors else protocol
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import orjson
@@ -45,6 +45,7 @@ from lakemerge.schema.names import COLUMN_MAPPING
 from lakemerge.schema.schema import needs_timestamp_ntz, to_arrow_schema, to_delta_json
 from lakemerge.sql.types import field_ddl
 from lakemerge.table.opening import naming_drops
+from lakemerge.write.checks import Check, checks_of
 from mergers import Merger, TableShape
 from mergers.logs import logger
 from mergers.ordering import is_orderable
@@ -55,14 +56,16 @@ from mergers.wording import argument, in_python
 __all__ = [
     "Definition",
     "IfExists",
-    "check_lengths",
     "check_replaces",
     "check_same",
     "choose_merger",
     "create_table",
     "define_table",
+    "judged",
     "property_problems",
     "tell_locked_out",
+    "with_checks",
+    "with_constraints",
 ]
 
 IfExists = Literal["error", "open"]
@@ -120,6 +123,7 @@ def create_table(
     name: str | None,
     description: str | None,
     properties: Mapping[str, str] | None,
+    constraints: Sequence[tuple[str, str]] = (),
     replace: bool = False,
     if_exists: IfExists = "error",
 ) -> Snapshot:
@@ -142,6 +146,7 @@ def create_table(
         name=name,
         description=description,
         properties=properties,
+        constraints=constraints,
     )
 
     def build(tip: Snapshot | None) -> Attempt | AlreadyDone:
@@ -176,9 +181,13 @@ def define_table(
     name: str | None,
     description: str | None,
     properties: Mapping[str, str] | None,
+    constraints: Sequence[tuple[str, str]] = (),
 ) -> Definition:
     """Validate the definition of a table. Nothing is read or written. Raises the errors of
-    :meth:`lakemerge.LakeTable.create`."""
+    :meth:`lakemerge.LakeTable.create`.
+
+    :param constraints: names and conditions.
+    """
     arrow = to_arrow_schema(schema)
     problems: list[str] = []
     key = _named(key, arrow, "key", problems)
@@ -196,7 +205,6 @@ def define_table(
     fields = [field.with_nullable(False) if field.name in key else field for field in arrow]
     shape = TableShape(pa.schema(fields), tuple(key), tuple(ordering))
     chosen = choose_merger(handle, merger, options, shape)
-    check_lengths(shape.schema, chosen, shape)
     config = TableConfig(
         schema=shape.schema,
         key=shape.key,
@@ -207,7 +215,9 @@ def define_table(
         merger_name=chosen.name,
         merger_options=chosen.options(),
         remembers=chosen.remembers(shape),
+        constraints=with_constraints({}, constraints),
     )
+    judged(config, chosen)
     metadata = Metadata(
         id=handle.new_id(),
         name=name,
@@ -219,6 +229,8 @@ def define_table(
     )
 
     protocol = _protocol(shape.schema)
+    if config.constraints:
+        protocol = with_checks(protocol)
     if Publish.of(properties).by_vectors:
         protocol = with_vectors(protocol)
     return Definition(with_vectors_enabled(metadata), protocol, config)
@@ -326,7 +338,41 @@ def _protocol(schema: pa.Schema) -> Protocol:
     return Protocol(3, 7, frozenset({"timestampNtz"}), frozenset(features | {"timestampNtz"}))
 
 
-def check_lengths(schema: pa.Schema, merger: Merger, shape: TableShape) -> None:
+def with_constraints(
+    present: Mapping[str, str], add: Iterable[tuple[str, str]], drop: Iterable[str] = ()
+) -> Mapping[str, str]:
+    """The constraints after the change. Raises :class:`SchemaError`."""
+    left = dict(present)
+    for name in drop:
+        if name.lower() not in left:
+            raise SchemaError(f"there is no constraint {name!r}; the table has {', '.join(left) or 'none'}")
+        del left[name.lower()]
+    for name, text in add:
+        if not name.isidentifier() or name.lower() in left:
+            raise SchemaError(f"a constraint needs a name of letters and digits that no other has, not {name!r}")
+        left[name.lower()] = text
+    return left
+
+
+def with_checks(protocol: Protocol) -> Protocol:
+    """The protocol of a table with constraints."""
+    return replace(protocol, writer_features=protocol.writer_features | {"checkConstraints"})
+
+
+def judged(config: TableConfig, merger: Merger) -> Sequence[Check]:
+    """The constraints of a table. Raises :class:`SchemaError` if records alone do not decide whether rows meet them."""
+    _check_lengths(config.schema, merger, config.shape)
+    checks = checks_of(config.constraints, config.schema)
+    if checks and not merger.traits(config.shape).whole_records:
+        raise SchemaError(
+            f"the table cannot have the constraint {checks[0].name!r}: a write does not read the row that its record "
+            f"meets, and the merger {config.merger_name!r} makes rows of several records. Mergers that take whole "
+            "records, such as event-time and commit-time, can have constraints"
+        )
+    return checks
+
+
+def _check_lengths(schema: pa.Schema, merger: Merger, shape: TableShape) -> None:
     """Raise :class:`SchemaError` if a merger may make longer texts than a column has: writes see the records alone."""
     lengths, traits = lengths_of(schema), merger.traits(shape)
     if lengths and not (traits.only_picks or traits.whole_records):

@@ -30,7 +30,7 @@ def test_the_guide_runs(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_the_statements_of_the_page_run(lake: Lake) -> None:
-    page, changes = blocks("sql.md", "sql")
+    page, constraints, changes = blocks("sql.md", "sql")
 
     def run_all(text: str) -> list[list[tuple[object, ...]]]:
         statements = [part.strip() for part in text.replace("lake.", f"{lake.name}.").split(";\n") if part.strip()]
@@ -41,6 +41,7 @@ def test_the_statements_of_the_page_run(lake: Lake) -> None:
     assert min(history) == (0, "CREATE TABLE")
     rows = lake("SELECT id, state, at FROM {}.shop.orders ORDER BY id")
     assert rows == [(1, "paid", 20), (2, "new", 10)]
+    run_all(constraints)
     if has_changes(lake.spark):
         every, some, later = run_all(changes)
         assert len(every) == len(later) > len(some) == 3

@@ -59,9 +59,10 @@ REFUSED = {
     "DELETE FROM {}.db.`t$history`": ("_LEGACY_ERROR_TEMP_1121", "does not support deletes"),
 }
 FROM_4_1 = {
-    f"CREATE TABLE {{}}.db.x (id INT PRIMARY KEY) {KEY}": (FEATURE, "table constraint"),
-    f"CREATE TABLE {{}}.db.x (id INT, CHECK (id > 0)) {KEY}": (FEATURE, "table constraint"),
-    "ALTER TABLE {}.db.t ADD CONSTRAINT c CHECK (n > 0)": (OURS, "AddConstraint"),
+    f"CREATE TABLE {{}}.db.x (id INT PRIMARY KEY) {KEY}": (OURS, "CHECK constraints only"),
+    f"CREATE TABLE {{}}.db.x (id INT, v INT UNIQUE) {KEY}": (OURS, "CHECK constraints only"),
+    f"CREATE TABLE {{}}.db.x (id INT REFERENCES {{}}.db.t (id)) {KEY}": (OURS, "CHECK constraints only"),
+    "ALTER TABLE {}.db.t ADD PRIMARY KEY (id)": (OURS, "CHECK constraints only"),
     (
         "MERGE WITH SCHEMA EVOLUTION INTO {}.db.t t USING (SELECT 1L AS id, 'q' AS extra) s ON t.id = s.id "
         "WHEN MATCHED THEN UPDATE SET *"

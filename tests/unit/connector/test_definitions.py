@@ -25,7 +25,7 @@ def test_properties_that_define_the_table() -> None:
     assert found.pop("schema") == SCHEMA
     assert found == {
         "key": ["id", "a,b", "c`d"], "ordering": ["at"], "merger": "aggregate", "options": {"aggregates": {}},
-        "partition_by": [], "buckets": 4, "description": "all", "properties": {"team": "mine"},
+        "partition_by": [], "constraints": [], "buckets": 4, "description": "all", "properties": {"team": "mine"},
     }  # fmt: skip
 
 

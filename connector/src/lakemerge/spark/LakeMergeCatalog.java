@@ -4,10 +4,13 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.function.Consumer;
+import java.util.stream.Collectors;
 import org.apache.spark.sql.catalyst.analysis.NoSuchFunctionException;
 import org.apache.spark.sql.connector.catalog.Changelog;
 import org.apache.spark.sql.connector.catalog.ChangelogContext;
@@ -20,7 +23,9 @@ import org.apache.spark.sql.connector.catalog.StagedTable;
 import org.apache.spark.sql.connector.catalog.StagingTableCatalog;
 import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
 import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCatalogCapability;
 import org.apache.spark.sql.connector.catalog.TableChange;
+import org.apache.spark.sql.connector.catalog.TableInfo;
 import org.apache.spark.sql.connector.catalog.TableWritePrivilege;
 import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
@@ -141,6 +146,14 @@ public final class LakeMergeCatalog
 
   // Tables
 
+  /** Spark passes the constraints of a new table to a catalog that says so. It can from 4.1 on. */
+  @Override
+  public Set<TableCatalogCapability> capabilities() {
+    return Arrays.stream(TableCatalogCapability.values())
+        .filter(capability -> capability.name().equals("SUPPORT_TABLE_CONSTRAINT"))
+        .collect(Collectors.toSet());
+  }
+
   @Override
   public Identifier[] listTables(String[] namespace) {
     List<Identifier> found = new ArrayList<>();
@@ -195,6 +208,15 @@ public final class LakeMergeCatalog
     return loadTable(table);
   }
 
+  /** As above, with constraints. Spark calls it from 4.1 on, and its classes are not in earlier versions. */
+  public Table createTable(Identifier table, TableInfo info) {
+    ObjectNode request =
+        definition("create", table, structOf(info.columns()), info.partitions(), info.properties());
+    Constraints.define(info.constraints(), request);
+    channel.ask(request, table);
+    return loadTable(table);
+  }
+
   @Override
   public Table alterTable(Identifier table, TableChange... changes) {
     ObjectNode request = about("alter", table);
@@ -235,30 +257,53 @@ public final class LakeMergeCatalog
   @Override
   public StagedTable stageCreate(
       Identifier table, Column[] columns, Transform[] partitions, Map<String, String> properties) {
-    return staged("create", table, columns, partitions, properties);
+    return staged("create", table, columns, partitions, properties, request -> {});
   }
 
   @Override
   public StagedTable stageReplace(
       Identifier table, Column[] columns, Transform[] partitions, Map<String, String> properties) {
-    return staged("replace", table, columns, partitions, properties);
+    return staged("replace", table, columns, partitions, properties, request -> {});
   }
 
   @Override
   public StagedTable stageCreateOrReplace(
       Identifier table, Column[] columns, Transform[] partitions, Map<String, String> properties) {
-    return staged("create or replace", table, columns, partitions, properties);
+    return staged("create or replace", table, columns, partitions, properties, request -> {});
+  }
+
+  /** As above, with constraints. Spark calls it and the next two from 4.1 on. */
+  public StagedTable stageCreate(Identifier table, TableInfo info) {
+    return staged("create", table, info);
+  }
+
+  public StagedTable stageReplace(Identifier table, TableInfo info) {
+    return staged("replace", table, info);
+  }
+
+  public StagedTable stageCreateOrReplace(Identifier table, TableInfo info) {
+    return staged("create or replace", table, info);
+  }
+
+  private StagedTable staged(String operation, Identifier table, TableInfo info) {
+    return staged(operation, table, info.columns(), info.partitions(), info.properties(), request ->
+        Constraints.define(info.constraints(), request));
   }
 
   private StagedTable staged(
-      String operation, Identifier table, Column[] columns, Transform[] partitions, Map<String, String> properties) {
+      String operation,
+      Identifier table,
+      Column[] columns,
+      Transform[] partitions,
+      Map<String, String> properties,
+      Consumer<ObjectNode> constraints) {
     StructType schema = structOf(columns);
+    ObjectNode stage = definition("stage", table, schema, partitions, properties).put("what", operation);
+    ObjectNode withoutRows = definition(operation, table, schema, partitions, properties);
+    constraints.accept(stage);
+    constraints.accept(withoutRows);
     return new Staged(
-        fullName(table),
-        schema,
-        storage,
-        () -> channel.ask(definition("stage", table, schema, partitions, properties).put("what", operation), table),
-        () -> channel.ask(definition(operation, table, schema, partitions, properties), table));
+        fullName(table), schema, storage, () -> channel.ask(stage, table), () -> channel.ask(withoutRows, table));
   }
 
   // Procedures

@@ -51,6 +51,11 @@ public final class Sparks {
     return isThere("org.apache.spark.sql.execution.datasources.v2.GroupPartitionsExec");
   }
 
+  /** Whether Spark hands constraints of tables to catalogs (from 4.1 on). */
+  static boolean hasConstraints() {
+    return isThere("org.apache.spark.sql.connector.catalog.constraints.Constraint");
+  }
+
   /** What is wrong with a Spark; nothing if it has all that is needed. */
   public static Optional<String> problem(String version, List<String> needed) {
     return needed.stream().filter(each -> !isThere(each)).findFirst().map(each ->

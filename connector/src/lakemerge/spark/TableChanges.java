@@ -3,9 +3,12 @@ package lakemerge.spark;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import org.apache.spark.sql.connector.catalog.TableChange;
+import scala.Product;
 
 /** Changes of a table's definition, as JSON. */
 final class TableChanges {
+  private static final String OF_DELTA = "org.apache.spark.sql.delta.constraints.";
+
   private TableChanges() {}
 
   static void describe(TableChange change, ObjectNode into) {
@@ -39,9 +42,28 @@ final class TableChanges {
       into.put("to", rename.newName());
     } else if (change instanceof TableChange.DeleteColumn drop) {
       column(into.put("change", "drop column"), drop.fieldNames());
-    } else {
+    } else if (!ofDelta(change, into) && !(Sparks.hasConstraints() && Constraints.describe(change, into))) {
       throw Errors.refusal("unsupported", "ALTER TABLE: " + change.getClass().getSimpleName());
     }
+  }
+
+  /**
+   * Describes a change of constraints that the parser of delta-spark made: a session with Delta's extension does not
+   * leave these statements to Spark. Returns false for any other change.
+   */
+  private static boolean ofDelta(TableChange change, ObjectNode into) {
+    String name = change.getClass().getName();
+    if (name.equals(OF_DELTA + "AddConstraint") && change instanceof Product added) {
+      into.put("change", "add constraint").put("constraint", added.productElement(0).toString());
+      into.put("condition", added.productElement(1).toString());
+      return true;
+    }
+    if (name.equals(OF_DELTA + "DropConstraint") && change instanceof Product dropped) {
+      into.put("change", "drop constraint").put("constraint", dropped.productElement(0).toString());
+      into.put("ifExists", (Boolean) dropped.productElement(1));
+      return true;
+    }
+    return false;
   }
 
   private static RuntimeException noDefault(String what) {

@@ -4,6 +4,7 @@ import com.fasterxml.jackson.databind.JsonNode;
 import java.util.Arrays;
 import java.util.Map;
 import org.apache.spark.sql.connector.catalog.SupportsDeleteV2;
+import org.apache.spark.sql.connector.catalog.constraints.Constraint;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 
 /**
@@ -13,8 +14,20 @@ import org.apache.spark.sql.connector.expressions.filter.Predicate;
  * loaded for writing, and is no such table, so that tasks clear its rows.
  */
 final class WholeTable extends LakeMergeTable implements SupportsDeleteV2 {
+  private final JsonNode constraints;
+
   WholeTable(String name, JsonNode definition, Map<String, String> storage, Channel channel, String isolation) {
     super(name, definition, storage, channel, isolation, false);
+    constraints = definition.path("constraints");
+  }
+
+  /**
+   * What DESCRIBE and SHOW CREATE TABLE say; Spark 4.1 and later ask for it. The target of a command has none for
+   * Spark: it would also judge the rows that a MERGE deletes, whose columns it sets to null. Each write is judged by
+   * LakeMerge.
+   */
+  public Constraint[] constraints() {
+    return Constraints.of(constraints);
   }
 
   @Override
