@@ -61,6 +61,10 @@ _ROUNDS: Final = 5
 """How often it begins again, where others write the keys or compact their file slices meanwhile."""
 _VERSION: Final = re.compile(r"(?:^|/)(\d{20})[.-]")
 _NAMED: Final = "a property, a name or a text of the table has a key: change it, and then call forget again"
+_PARTITION: Final = (
+    "the key is the value of a partition, which stays as long as the table has a base file of it, even an empty one: "
+    "overwrite the table with its own rows, and then call forget again"
+)
 _UNREACHABLE: Final = (
     "earlier versions of objects, where the store keeps them",
     "replicas, backups and copies",
@@ -421,6 +425,7 @@ class _Forget:
         jobs = {file.path: (job, kind) for job in ingests_of(tip).values()
                 for kind, files in (("ledger", job.ledger), ("rejects", job.rejects)) for file in files}  # fmt: skip
         named = bool(found.hits) and in_snapshot(tip, self._sought)
+        is_partition = any(base.bucket_id.partition in self._sought.partitions for base in self._view.base_files)
         waiting: dict[str, list[str]] = defaultdict(list)
         left = list(self._unseen)
         left += [self._left(path, "it could not be read; look into it yourself") for path in found.unread]
@@ -437,6 +442,8 @@ class _Forget:
                     waiting[DELTA_LOG].append(path)
             elif version is not None and named:
                 left.append(self._left(path, _NAMED))
+            elif version is not None and is_partition:
+                left.append(self._left(path, _PARTITION))
             elif begin is not None and (begin >= mark or path in needed or version is not None):
                 raise _Again
             elif begin is not None and not path.startswith("_lakemerge/consumers/"):

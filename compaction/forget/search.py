@@ -247,6 +247,10 @@ def _in_file(body: Mapping[str, Any], sought: Sought) -> bool:
     slice_tag = tags.get(SLICE_TAG) if isinstance(tags, dict) else None
     if slice_tag and orjson.dumps(orjson.loads(slice_tag).get("from")) in sought.as_json:
         return True
+    if sought.partitions:
+        values = _plain(body.get("partitionValues") or {})
+        if tuple(values.get(name) for name in sought.config.stored_partition_by) in sought.partitions:
+            return True
     key = sought.config.key
     if len(key) > 1 or not body.get("stats"):
         return False  # the bounds of one column are no key

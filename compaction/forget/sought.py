@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from lakemerge._internal.cached import cached_property
 from lakemerge.errors import InputError
 from lakemerge.format.config import TableConfig
-from lakemerge.format.keys import BucketId, Key, key_to_json, keys_at
+from lakemerge.format.keys import BucketId, Key, Partition, key_to_json, keys_at
 from lakemerge.layout.placement import place_rows
 from lakemerge.read.lookup import sorted_keys
 from mergers.keys import key_columns
@@ -65,6 +65,13 @@ class Sought:
     def as_json(self) -> frozenset[bytes]:
         """The keys as tags and log domains write them."""
         return frozenset(orjson.dumps(key_to_json(key)) for key in self.keys)
+
+    @cached_property
+    def partitions(self) -> frozenset[Partition]:
+        """The partitions whose values are one of the keys: where the key has no other columns."""
+        if set(self.config.key) != set(self.config.partition_by):
+            return frozenset()
+        return frozenset(place_rows(self.table, self.config, 1).partitions)
 
     def digest(self, salt: str) -> str:
         """A number that whoever has the salt and the keys finds again, and nobody else."""

@@ -1,8 +1,8 @@
 """Classic V1 checkpoints: the state at one version as Parquet (protocol, "Checkpoint Schema").
 
 Each row holds one action in one of six struct columns. Optional keys that this library does not know survive in commits
-but not here, except those that the protocol defines for ``add`` (``ADD_EXTRA``). Tags of removed files are not kept
-either.
+but not here, except those that the protocol defines for ``add`` (``ADD_EXTRA``). Tags and partition values of removed
+files are not kept either: they may be keys that are erased, and a checkpoint would keep them for a retention.
 """
 
 from __future__ import annotations
@@ -228,14 +228,12 @@ def _adds(files: Sequence[AddFile]) -> pa.StructArray:
 
 
 def _removes(files: Sequence[RemoveFile]) -> pa.StructArray:
-    extended = [file.partition_values is not None and file.size_bytes is not None for file in files]
     return _struct(
         {
             "path": ([file.encoded_path or encode_path(file.path) for file in files], pa.string()),
             "deletionTimestamp": ([file.deletion_time_ms for file in files], pa.int64()),
             "dataChange": ([file.data_change for file in files], pa.bool_()),
-            "extendedFileMetadata": (extended, pa.bool_()),
-            "partitionValues": (_maps(file.partition_values for file in files), _MAP),
+            "extendedFileMetadata": ([False] * len(files), pa.bool_()),
             "size": ([file.size_bytes for file in files], pa.int64()),
             **_vectors([file.vector for file in files]),
         }

@@ -411,6 +411,58 @@ def test_a_partition_value_stays(tmp_path: Path) -> None:
     assert grep(path, PERSON) == []
 
 
+PARTITIONED: dict[str, tuple[str, list[str], dict[str, Any], dict[str, Any], str]] = {
+    "a text": ("email STRING, o BIGINT", ["email"], {"email": PERSON}, {"email": "bob"}, PERSON),
+    "a number": ("n BIGINT, o BIGINT", ["n"], {"n": 7_313_131_313}, {"n": 5}, "7313131313"),
+    "two columns": (
+        "country STRING, born DATE, o BIGINT",
+        ["country", "born"],
+        {"country": "NO", "born": dt.date(1931, 7, 13)},
+        {"country": "NO", "born": dt.date(2000, 1, 1)},
+        "1931-07-13",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PARTITIONED)
+def test_a_key_of_partition_columns_alone_is_found(tmp_path: Path, name: str) -> None:
+    """The partition of the key stays, and with it the key. It goes once the table is written anew."""
+    schema, columns, one, other, text = PARTITIONED[name]
+    path = tmp_path / "t"
+    table = people(path, schema=schema, key=columns, partition_by=columns)
+    given = pa.Table.from_pylist([{**one, "o": 1}, {**other, "o": 1}], schema=table.schema)
+    for _ in range(2):
+        table.upsert(given)
+    table.compact()
+    for state in ("waiting", "found", "found"):
+        result = table.forget([one])
+        assert result.state == state
+        age(path)
+    assert result.left
+    for left in result.left:
+        assert left.path.startswith("_delta_log/")
+        assert left.reason.startswith("the key is the value of a partition")
+        assert text not in str(result)
+    assert grep(path, text) == [left.path for left in result.left], "and nowhere else"
+    assert table.to_arrow().to_pylist() == [{**other, "o": 1}]
+    table.overwrite(table.to_arrow())
+    table.forget([one])
+    age(path)
+    assert table.forget([one]).state == "done"
+    assert grep(path, text) == []
+    assert table.to_arrow().to_pylist() == [{**other, "o": 1}]
+
+
+def test_a_key_of_partition_columns_alone_that_was_never_compacted_goes(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    table = people(path, schema="email STRING, o BIGINT", partition_by=["email"])
+    table.upsert(pa.table({"email": ["bob"], "o": pa.array([1], pa.int64())}))
+    assert table.forget([{"email": PERSON}]).state in ("waiting", "done")
+    age(path)
+    assert table.forget([{"email": PERSON}]).state == "done"
+    assert grep(path, PERSON) == []
+
+
 TYPED: dict[str, tuple[str, Any, Any, list[str]]] = {
     "BIGINT": ("BIGINT", 7_313_131_313, 5, ["7313131313"]),
     "BINARY": ("BINARY", b"ann@example.org!", b"bob", ["ann@example.org!", "YW5uQGV4YW1wbGUub3JnIQ"]),
