@@ -126,7 +126,13 @@ class _Forget:
                 return self._once(fresh=fresh)
             except (_Again, FileSlicesChangedError, ConsumersChangedError):
                 fresh = True
-            self._view = self._handle.latest(self._view)
+                self._view = self._handle.latest(self._view)
+            except (FileNotFoundError, TableDamagedError, VersionNotFoundError):
+                # Another erasure or a vacuum may have deleted what this version had.
+                latest = self._handle.latest(self._view)
+                if latest.version == self._view.version:
+                    raise
+                self._view = latest
         raise CommitConflictError(
             f"others wrote the keys, or compacted their file slices, {_ROUNDS} times meanwhile. Nothing is lost: stop "
             "the source of the keys and call forget again"

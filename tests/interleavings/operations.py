@@ -33,7 +33,7 @@ from lakemerge.table.kept import forget_tables
 from lakemerge.testing.memory import Bucket
 from tests.interleavings.turns import outside, still, unseen
 
-__all__ = ["OPERATIONS", "WORLDS", "Operation", "Rows", "State", "World", "operations_of", "rows_of", "url"]
+__all__ = ["OPERATIONS", "WORLDS", "Operation", "Rows", "State", "World", "convert", "operations_of", "rows_of", "url"]
 
 Rows = Mapping[int, Any]
 """Key to value; ``None`` where the column of values was dropped."""
@@ -104,6 +104,8 @@ class Operation:
     """Whether there is no table after it."""
     undone: Callable[[Any], bool] = lambda _: False
     """Whether its answer says that it left the rows as they were."""
+    plain: bool = False
+    """Whether it makes a plain Delta table of the table, at its end or on its way."""
     settles: bool = False
     """Whether it completes, before anything else, what the last one of its kind left when it was cut short."""
 
@@ -214,6 +216,11 @@ def _published() -> None:
     _fill(consumer=False, properties={"lakemerge.publish": "deletionVectors"})
 
 
+def _alone() -> None:
+    """Nobody follows it, so that its history may end."""
+    _fill(consumer=False)
+
+
 def _made_anew() -> None:
     """More versions than the old table has, and objects of the same names."""
     table = make()
@@ -308,6 +315,7 @@ WORLDS: Final[Mapping[str, World]] = {
         World("logged", _logged, State(_LAST), {}),
         World("empty", _empty, State({}), {0: {}}),
         World("published", _published, State(_LAST), {}),
+        World("alone", _alone, State(_LAST), {}),
         World("new", _made_anew, State(_NEW), {}),
         World("sources", _sources, State({}), {}),
         World("unmerged", _unmerged, State({}), {}),
@@ -454,6 +462,16 @@ def _publish(table: LakeTable, _: str) -> object:
     return publish(table.opened.handle, table.opened.view, spark=None)
 
 
+def convert() -> object:
+    """Nobody else writes a bucket in memory, as far as is known."""
+    return LakeTable.convert(url(), key=["k"], ordering=["o"], buckets=1, exclusive=True, settings=ONE)
+
+
+def _there_and_back(table: LakeTable, _: str) -> None:
+    table.unconvert()
+    convert()
+
+
 def _drop(_: str) -> Callable[[], object]:
     return lambda: LakeTable.drop(url())
 
@@ -585,6 +603,7 @@ ALL: Final = frozenset({"filled", "logged", "empty", "published"})
 SOURCES: Final = frozenset({"sources", "unmerged", "stable"})
 LANDED: Final = frozenset({"landed"})
 LOGGED: Final = frozenset({"logged"})
+ALONE: Final = frozenset({"alone"})
 _PAIRED: Final = frozenset({"filled", "logged", "published"})
 
 OPERATIONS: Final[Sequence[Operation]] = (
@@ -593,7 +612,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "append",
         _on_table(lambda table, tag: table.upsert(frame({2: tag, 9: tag}))),
         lambda state, tag: state.having({2: tag, 9: tag}),
-        worlds=ALL | LANDED,
+        worlds=ALL | LANDED | ALONE,
     ),
     Operation("delete_where", _on_table(lambda table, _: table.delete_where("k = 2")), lambda s, _: s.lacking(2)),
     Operation(
@@ -644,7 +663,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation("log compaction", _on_table(lambda table, _: table.compact_logs(size_ratio=float("inf")))),
     Operation("rescale", _on_table(lambda table, _: table.rescale(buckets=2)), worlds=ALL),
     Operation("expiry", _on_table(lambda table, _: table.expire_tombstones(retention=NOW))),
-    Operation("vacuum", _on_table(_vacuum), worlds=_PAIRED | LANDED),
+    Operation("vacuum", _on_table(_vacuum), worlds=_PAIRED | LANDED | ALONE),
     Operation("vacuum of what is old", _on_table(lambda table, _: table.vacuum(dry_run=False)), worlds=LOGGED),
     Operation(
         "checkpoint",
@@ -732,7 +751,16 @@ OPERATIONS: Final[Sequence[Operation]] = (
     ),
     Operation("upkeep of a dataset", _on_dataset("a", _upkeep_of_dataset), worlds=SOURCES),
     Operation("upkeep of the output", _on_table(_upkeep), worlds=SOURCES),
-    # Convert and forget come here: each is one more operation, with its effect on rows.
+    # The end of a history
+    Operation(
+        "forget",
+        _on_table(lambda table, _: table.forget([{"k": 2}])),
+        lambda state, _: state.lacking(2),
+        worlds=ALONE,
+        first=lambda state, _: state.lacking(2),
+    ),
+    Operation("unconvert", _on_table(lambda table, _: table.unconvert()), worlds=ALONE, plain=True),
+    Operation("there and back", _on_table(_there_and_back), worlds=ALONE, plain=True),
 )
 
 

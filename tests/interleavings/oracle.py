@@ -22,6 +22,7 @@ from lakemerge import (
     InputError,
     LakeMergeError,
     LakeTable,
+    NotATableError,
     OutcomeUnknownError,
     SchemaError,
     TableDamagedError,
@@ -41,6 +42,7 @@ from tests.interleavings.operations import (
     State,
     StatementError,
     World,
+    convert,
     frame,
     make,
     rows_of,
@@ -54,7 +56,7 @@ __all__ = ["Case", "Judge", "Verdict"]
 Effect = Callable[[State, str], State]
 
 _UNKNOWN = (AlarmError, Killed, OutcomeUnknownError)
-_DELETERS = ("vacuum", "upkeep", "create anew")
+_DELETERS = ("vacuum", "upkeep", "create anew", "forget")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +193,15 @@ class _End:
     def problems(self) -> Iterator[str]:
         if any(operation.settles for operation in self.named.values()) or self.world.name in SOURCES:
             yield from self._sources()
-            return
-        if any(operation.drops and not self._is_refused(tag) for tag, operation in self.named.items()):
+        elif any(operation.drops and not self._is_refused(tag) for tag, operation in self.named.items()):
             yield from self._dropped()
-            return
+        elif any(operation.plain for operation in self.named.values()):
+            yield from self._converted()
+        else:
+            yield from self._kept()
+
+    def _kept(self) -> Iterator[str]:
+        """There is a table all the time."""
         folds = [[state.seen() for state in fold] for fold in self._folds()]
         states = [state for fold in folds for state in fold]
         ends = [fold[-1] for fold in folds]
@@ -392,6 +399,25 @@ class _End:
         if found:
             yield f"check finds {found[:3]} in a table in its place"
 
+    def _converted(self) -> Iterator[str]:
+        """A table that became a plain one is a table again after a conversion, with the rows that were acknowledged.
+        Each operation can be done once more."""
+        states = [fold[-1] for fold in self._folds()]
+        if problem := _after_conversion(states):
+            yield problem
+            return
+        if self.has_late_calls:
+            return  # what is carried out late ends what comes then
+        for tag, operation in zip("DEF", dict.fromkeys(self.named.values()), strict=False):
+            again = play(self.bucket, {tag: _prepared(operation, tag)}, Schedule(()))[tag]
+            if again.error is not None:
+                yield f"{operation} once more ends with {again}"
+                return
+            states = [operation.effect(state, tag) for state in states]
+            if problem := _after_conversion(states):
+                yield f"after {operation} once more {problem}"
+                return
+
     def _anew_rows(self) -> Rows:
         anew = (operation for operation in self.named.values() if operation.name == "create anew")
         return next((operation.effect(self.world.state, "A").rows for operation in anew), {})
@@ -435,6 +461,20 @@ def _shuffled(parts: Sequence[Sequence[tuple[str, Effect]]]) -> Iterator[list[tu
     for at, part in enumerate(left):
         for rest in _shuffled([*left[:at], part[1:], *left[at + 1 :]]):
             yield [part[0], *rest]
+
+
+def _after_conversion(states: Sequence[State]) -> str | None:
+    """What is wrong with the table, once it is converted where it is a plain one."""
+    try:
+        table = LakeTable.open(url(), settings=ONE)
+    except NotATableError:
+        convert()
+        table = LakeTable.open(url(), settings=ONE)
+    rows = rows_of(table.to_arrow())
+    if all(state.rows != rows for state in states):
+        return f"the rows are {dict(rows)}, and may be {_shown(states)}"
+    found = LakeTable.check(url()).findings
+    return f"check finds {found[:3]}" if found else None
 
 
 def _opens() -> bool:
