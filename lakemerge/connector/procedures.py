@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import orjson
+import pyarrow as pa
+
 from lakemerge.errors import InputError
+from lakemerge.results.forgetting import ForgetResult
 from lakemerge.table.table import LakeTable
+from mergers.type_names import type_name
 
 __all__ = ["PROCEDURES", "called", "definition", "place_of"]
 
@@ -64,6 +69,62 @@ def _convert(
     )
 
 
+def _forget(
+    table: LakeTable,
+    *,
+    keys: str,
+    drop_history: bool = False,
+    drop_rejects: bool = False,
+    salt: str | None = None,
+) -> ForgetResult:
+    return table.forget(_keys_of(table, keys), drop_history=drop_history, drop_rejects=drop_rejects, salt=salt)
+
+
+def _keys_of(table: LakeTable, text: str) -> pa.Table:
+    """The keys in ``'[{"id": 1}, {"id": 2}]'``. Dates, times and decimals are texts, as JSON has none.
+
+    :raises InputError: it is no list of keys. The message does not show it: a log may keep messages.
+    """
+    wanted = ", ".join(f'"{name}": ...' for name in table.key)
+    try:
+        rows = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        rows = None
+    names = {name.lower(): name for name in table.key}
+    if not isinstance(rows, list) or not all(
+        isinstance(row, dict) and {name.lower() for name in row} == names.keys() and len(row) == len(names)
+        for row in rows
+    ):
+        raise InputError(f"keys must be a list in JSON, each with all columns of the key: [{{{wanted}}}]")
+    found = [{names[name.lower()]: value for name, value in row.items()} for row in rows]
+    return pa.table({name: _column_of(name, [row[name] for row in found], table.schema) for name in table.key})
+
+
+def _column_of(name: str, values: list[object], schema: pa.Schema) -> pa.Array:
+    kind = schema.field(name).type
+    if pa.types.is_binary(kind):
+        raise InputError(f"column {name!r} of the key is BINARY, which JSON does not have: call LakeTable.forget")
+    as_text = pa.types.is_temporal(kind) or pa.types.is_decimal(kind)
+    try:
+        # Numbers of JSON are binary fractions, which are no decimals.
+        return pa.array(values, pa.string()).cast(kind) if as_text else pa.array(values, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        told = f"a text such as {_EXAMPLES[kind_name]!r}" if (kind_name := _told(kind)) else type_name(kind)
+        raise InputError(f"a value of the key column {name!r} is not {told}") from None
+
+
+def _told(kind: pa.DataType) -> str | None:
+    """Which kind of text a value is."""
+    if pa.types.is_date(kind):
+        return "date"
+    if pa.types.is_timestamp(kind):
+        return "time"
+    return "decimal" if pa.types.is_decimal(kind) else None
+
+
+_EXAMPLES: Final = {"date": "2026-11-01", "time": "2026-11-01T12:30:00Z", "decimal": "12.50"}
+
+
 def _names(text: str) -> list[str]:
     """The names in ``'country, id'``."""
     return [name.strip() for name in text.split(",") if name.strip()]
@@ -89,6 +150,16 @@ PROCEDURES: Final[Mapping[str, _Procedure]] = {
             ("dry_run", "BOOLEAN", "false"),
         ),
         makes_table=True,
+    ),
+    "forget": _Procedure(
+        "Erase the rows of some keys, and all that the table remembers of them. Call it again until it says done.",
+        _forget,
+        (
+            ("keys", "STRING", None),
+            ("drop_history", "BOOLEAN", "false"),
+            ("drop_rejects", "BOOLEAN", "false"),
+            ("salt", "STRING", "NULL"),
+        ),
     ),
     "unconvert": _Procedure("Make the table a plain Delta table.", lambda table: table.unconvert()),
     "maintain": _Procedure("Do whatever is due by the table's properties.", lambda table: table.maintain()),
@@ -147,10 +218,11 @@ def called(name: str, target: LakeTable | str, arguments: Mapping[str, Any]) -> 
 
     :param target: the table, or a path for a procedure that makes one.
     """
-    return [
-        [what, None if value is None else str(value)]
-        for what, value in _flat(PROCEDURES[name].run(target, **arguments))
-    ]
+    result = PROCEDURES[name].run(target, **arguments)
+    pairs: Iterable[tuple[str, object]] = _flat(result)
+    if isinstance(result, ForgetResult):
+        pairs = [*result.report(), *([] if "salt" in arguments else [("salt", result.salt)])]
+    return [[what, None if value is None else str(value)] for what, value in pairs]
 
 
 def _flat(result: Any, prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -359,6 +359,16 @@ def test_a_table_is_converted_there_and_back(lake: Lake) -> None:
     assert [row[0] for row in lake.rows] == [1, 2, 3, 4]
 
 
+def test_keys_are_erased(lake: Lake) -> None:
+    lake.made()
+    keys = '[{"id": 2}, {"id": 9}]'
+    result = dict(lake(f"CALL {{}}.system.forget(table => 'db.t', keys => '{keys}', salt => 'grain')"))
+    assert result["keys"] == "2, of which 1 had a row"
+    assert result["state"].startswith("waiting until ")
+    assert [row[0] for row in lake.rows] == [1, 3]
+    lake.refused("CALL {}.system.forget(table => 'db.t', keys => '2')", "LAKEMERGE_INPUT", "a list in JSON")
+
+
 # Writes
 
 

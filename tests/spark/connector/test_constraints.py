@@ -173,4 +173,5 @@ def test_other_engines_see_the_constraint(lake: Lake) -> None:
     lake.made()
     lake(POSITIVE)
     path = lake.folder / "db" / "t"
-    assert dict(lake.spark.sql(f"SHOW TBLPROPERTIES delta.`{path}`").collect())["delta.constraints.positive"] == "n > 0"
+    found = {row[0]: row[1] for row in lake.spark.sql(f"SHOW TBLPROPERTIES delta.`{path}`").collect()}
+    assert found["delta.constraints.positive"] == "n > 0"
