@@ -121,6 +121,7 @@ class _Forget:
         if not len(self._sought):
             return self._told((), (), Found({}, (), ()), [])
         fresh = False
+        stuck_at: int | None = None
         for _ in range(_ROUNDS):
             try:
                 return self._once(fresh=fresh)
@@ -130,9 +131,9 @@ class _Forget:
             except (FileNotFoundError, TableDamagedError, VersionNotFoundError):
                 # Another erasure or a vacuum may have deleted what this version had.
                 latest = self._handle.latest(self._view)
-                if latest.version == self._view.version:
-                    raise
-                self._view = latest
+                if latest.version == stuck_at:
+                    raise  # it is no other version's, so it is missing
+                self._view, stuck_at = latest, latest.version
         raise CommitConflictError(
             f"others wrote the keys, or compacted their file slices, {_ROUNDS} times meanwhile. Nothing is lost: stop "
             "the source of the keys and call forget again"

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, chain
+from typing import Final
 from typing import Protocol as TypingProtocol
 
 import pyarrow as pa
@@ -428,6 +429,9 @@ def _removed(add: AddFile, now_ms: int, *, data_change: bool) -> RemoveFile:
     return replace(removal(add, now_ms), data_change=data_change)
 
 
+_LOG_ATTEMPTS: Final = 3
+
+
 def _former(handle: Handle, begin: Snapshot) -> Iterator[FormerFile]:
     """The files of the version and, as far as the log still knows them, of versions before."""
     vectors: dict[str, None] = {}
@@ -451,11 +455,18 @@ def _former(handle: Handle, begin: Snapshot) -> Iterator[FormerFile]:
 def _actions_in_log(handle: Handle, until: int) -> Iterator[AddFile | RemoveFile]:
     """The files that commits name which are still there. A snapshot does not keep the earlier vectors of a file, nor
     files that were removed long ago and that nobody deleted."""
-    paths = [stat.path for version, stat in sorted(list_log(handle.store).commits.items()) if version <= until]
-    for path, data in zip(paths, fetch(handle.store, paths), strict=True):
-        # What another version of the table had, and cannot be read, is left where it is.
-        with contextlib.suppress(TableError):
-            yield from (action for action in decode(data, path) if isinstance(action, AddFile | RemoveFile))
+    for attempt in range(_LOG_ATTEMPTS):
+        paths = [stat.path for version, stat in sorted(list_log(handle.store).commits.items()) if version <= until]
+        try:
+            for path, data in zip(paths, fetch(handle.store, paths), strict=True):
+                # What another version of the table had, and cannot be read, is left where it is.
+                with contextlib.suppress(TableError):
+                    yield from (action for action in decode(data, path) if isinstance(action, AddFile | RemoveFile))
+            return
+        except FileNotFoundError:
+            # A clean-up deleted it since it was listed. Actions that come twice say the same.
+            if attempt == _LOG_ATTEMPTS - 1:
+                raise
 
 
 def _repeated(handle: Handle, tip: Snapshot, request: ConvertRequest, started: float) -> ConversionResult:

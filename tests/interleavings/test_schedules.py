@@ -51,8 +51,11 @@ ONCE_BAD = [
     # An erasure read files that another one had deleted with the history. The table was called damaged.
     "alone: forget beside forget: A4 B A",
     "alone: forget beside forget: A20 B A",
+    "alone: forget beside forget: A51 B14 A B",
     # A vacuum looked into a checkpoint that an erasure had deleted since it was listed. What came out was the store's.
     "alone: vacuum beside forget: A27 B A",
+    # So did a conversion that looked for former files in the log.
+    "alone: forget beside there and back: A55 B31 A B",
 ]
 
 
