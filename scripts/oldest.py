@@ -9,7 +9,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
-EXTRAS = ("cli", "ingest", "query", "sketches", "spark", "testing")
+EXTRAS = ("cli", "ingest", "openlineage", "query", "sketches", "spark", "testing")
 """The extras of the product, without those of object stores: pip takes too long to find the oldest s3fs that goes with
 moto, and the others need as new an fsspec."""
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SBOM = "cyclonedx-bom==7.5.0"
-FOR_USERS = ("cli", "spark", "s3", "gcs", "azure", "query", "ingest", "testing", "sketches")
+FOR_USERS = ("cli", "spark", "s3", "gcs", "azure", "query", "ingest", "testing", "sketches", "openlineage")
 """The extras of users. ``test`` and ``bench`` are for work on LakeMerge itself."""
 FRAMES = ("pandas>=3", "polars")
 """What users have beside it, and no extra brings."""

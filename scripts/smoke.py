@@ -178,6 +178,8 @@ def with_extra(extra: str, folder: Path) -> None:
         with_avro(table, folder)
     elif extra == "sketches":
         with_sketches(folder)
+    elif extra == "openlineage":
+        with_openlineage(table, folder)
     elif extra == "testing":
         from lakemerge.testing import fixtures
 
@@ -187,6 +189,19 @@ def with_extra(extra: str, folder: Path) -> None:
         importlib.import_module(package)
         options = {"connection_string": AZURITE} if extra == "azure" else {}
         check([(open_store(url, options).url,)], "the store of a URL", [(url,)])
+
+
+def with_openlineage(table: LakeTable, folder: Path) -> None:
+    from openlineage.client import OpenLineageClient
+
+    from lakemerge.openlineage import emit
+
+    told = folder / "events"
+    end = emit(OpenLineageClient(config={"transport": {"type": "file", "log_file_path": str(told), "append": True}}))
+    table.compact()
+    end()
+    events = [json.loads(line) for line in told.read_text().splitlines()]
+    check([(event["eventType"],) for event in events], "events of a compaction", [("START",), ("COMPLETE",)])
 
 
 def with_frames(folder: Path) -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.errors import FrameError
+from mergers.type_names import type_name
 
 __all__ = ["LENGTH", "Length", "length_of", "length_problems", "lengths_of", "with_lengths"]
 
@@ -69,7 +70,7 @@ def length_problems(schema: pa.Schema) -> list[str]:
         told = (field.metadata or {}).get(LENGTH)
         if told is not None and (length_of(field) is None or not pa.types.is_string(field.type)):
             shown = told.decode(errors="replace").upper()
-            problems.append(f"{field.name}: a table cannot hold {shown} as {field.type}; {_TAKE}")
+            problems.append(f"{field.name}: a table cannot hold {shown} as {type_name(field.type)}; {_TAKE}")
         problems += inner(field, field.name)
     return problems
 

@@ -164,6 +164,15 @@ def table(folder: Path) -> LakeTable:
     return LakeTable.open(folder / "t")
 
 
+def needed_by_nobody(folder: Path) -> LakeTable:
+    found = table(folder)
+    if found.savepoints():
+        found.drop_savepoint("kept")
+    for consumer in found.consumers.list():
+        found.consumers.drop(consumer.name)
+    return found
+
+
 def of_table(name: str, writes: bool = False, /, **right: Any) -> Call:
     return Call(lambda folder: getattr(table(folder), name), lambda: dict(right), writes)
 
@@ -239,7 +248,7 @@ CALLS: dict[str, Call] = {
     "LakeTable.convert": Call(
         lambda folder: at_path(LakeTable.convert, plain(folder)), lambda: {"key": ["id"], "dry_run": True}
     ),
-    "LakeTable.unconvert": of_table("unconvert", True),
+    "LakeTable.unconvert": Call(lambda folder: needed_by_nobody(folder).unconvert, writes=True),
     "LakeTable.check": Call(lambda folder: at_path(LakeTable.check, folder / "t")),
     "LakeTable.detail": of_table("detail"),
     "LakeTable.buckets": of_table("buckets"),

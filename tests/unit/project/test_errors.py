@@ -114,7 +114,7 @@ def test_another_class_of_the_same_name_is_not_taken(tmp_path: Path) -> None:
 def test_a_plain_delta_table(tmp_path: Path) -> None:
     write_deltalake(tmp_path, pa.table({"k": [1]}))
     before = listing(tmp_path)
-    with pytest.raises(NotATableError, match=r"is a Delta table, but not a LakeMerge table.*LakeTable\.create"):
+    with pytest.raises(NotATableError, match=r"is a Delta table, but not a LakeMerge table.*LakeTable\.convert"):
         LakeTable.open(tmp_path)
     with pytest.raises(LakeMergeError, match="there is already a plain Delta table at"):
         create(tmp_path)
