@@ -300,7 +300,9 @@ def _compare(case: Case, theirs: pa.Table, ours: pa.Table, about: str) -> None:
         return
     (exact, estimated), (exact_theirs, estimated_theirs) = _known(rows_of(ours)), _known(expected)
     assert exact == exact_theirs, about
-    assert estimated == pytest.approx(estimated_theirs, rel=1e-4), about
+    # Theirs remembers the order of additions for an estimate, and ours does not, so that bytes depend on the sketches
+    # alone. Either is within the error of a sketch of this size, which is 1.6 %.
+    assert estimated == pytest.approx(estimated_theirs, rel=0.016), about
 
 
 def _known(rows: Sequence[tuple[Any, ...]]) -> tuple[dict[int, object], dict[int, float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -88,11 +89,14 @@ def test_reads_and_writes_the_golden_tables(path: Path, tmp_path: Path) -> None:
     (packages / "tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
     shutil.copytree(ROOT / "tests", root / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", root)
+    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     where = "import lakemerge, mergers, compaction; print(lakemerge.__file__, mergers.__file__, compaction.__file__)"
-    found = subprocess.run([python, "-c", where], check=True, capture_output=True, text=True, cwd=root).stdout.split()
+    found = subprocess.run(
+        [python, "-c", where], check=True, capture_output=True, text=True, cwd=root, env=alone
+    ).stdout.split()
     assert len(found) == 3
     assert all(Path(file).is_relative_to(packages) for file in found)
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/golden"]
-    run = subprocess.run(command, check=False, capture_output=True, text=True, cwd=root)
+    run = subprocess.run(command, check=False, capture_output=True, text=True, cwd=root, env=alone)
     assert run.returncode == 0, run.stdout + run.stderr
     assert " passed" in run.stdout
