@@ -17,7 +17,7 @@ def test_a_reader_whose_listing_lags_may_still_find_a_dropped_savepoint(tmp_path
         world.play(Step(work, None, 1, False), place)
     saved = sorted(world.numbers, reverse=True).index(1)
     before = world.verified
-    lags = Fault(action=Lag(3), method="list", at=2, after=True, lasting=True)
+    lags = Fault(action=Lag(3), method="list", at=1, after=True, lasting=True)
     table, store = open_over(world.path, lags, settings=SMALL)
     assert world.attempt(table, Work("read", choice=saved), "late", overtaken=False, troubled=True)
     assert store.injected["list"]

@@ -14,9 +14,10 @@ def test_the_second_example_of_the_readme_prints_a_table(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = [block for block in blocks("../../README.md") if "spark" in block]
-    # Spark runs in another folder than the test.
+    # Spark runs in another folder than the test, and other tests have a catalog of this name in the session.
     code = [block.replace('"warehouse"', repr(str(tmp_path / "lake"))) for block in code]
-    run("../../README.md", code, spark=spark.newSession())
+    code = [block.replace("SparkSession.builder.getOrCreate()", "session") for block in code]
+    run("../../README.md", code, session=spark.newSession())
     assert "|  1| paid| 30|" in capsys.readouterr().out
 
 
