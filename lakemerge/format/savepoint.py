@@ -79,9 +79,10 @@ def _decode(domain: DomainMetadata) -> Savepoint:
     try:
         body = orjson.loads(domain.configuration)
         name = domain.domain.removeprefix(SAVEPOINT_DOMAIN_PREFIX)
+        version, created = whole_number(body["version"]), whole_number(body["created"])
         hold = body.get("hold", False)
         if not isinstance(hold, bool):
             raise TypeError("hold")
-        return Savepoint(name, whole_number(body["version"]), whole_number(body["created"]), hold)
+        return Savepoint(name, version, created, hold)
     except (KeyError, ValueError, TypeError) as error:
         raise TableDamagedError(f"domain {domain.domain!r} is damaged: {error!r}", domain=domain.domain) from error
