@@ -112,7 +112,7 @@ def _checked(handle: Handle) -> CheckResult:
         sound = sound_part(handle, snapshot)
         for problem in sound.problems:
             report.add(problem.path, problem.text, METADATA_DAMAGED)
-        conversion = Conversion.of(snapshot)
+        conversion = Conversion.of(sound.view.snapshot)
         _check_checkpoints(handle, own, report, since=0 if conversion is None else conversion.version)
         missing = _check_references(handle, sound, report)
         _logger.info("check of %s: %d base files", handle.store.url, len(sound.file_slices))

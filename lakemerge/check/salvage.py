@@ -15,6 +15,7 @@ from lakemerge.delta.listing import Listing
 from lakemerge.errors import LakeMergeError, TableDamagedError
 from lakemerge.format.block_index import DecodedLogs
 from lakemerge.format.consumers import CONSUMER_DOMAIN_PREFIX, registrations_of
+from lakemerge.format.conversion import CONVERSION_DOMAIN, Conversion
 from lakemerge.format.expiries import expiries_of
 from lakemerge.format.minor import Minor
 from lakemerge.format.names import (
@@ -174,6 +175,8 @@ def _read_others(view: TableView, some: Mapping[str, DomainMetadata]) -> None:
             savepoints_of(one)
         elif name.startswith(CONSUMER_DOMAIN_PREFIX):
             registrations_of(one)
+        elif name == CONVERSION_DOMAIN:
+            Conversion.of(one)
         else:
             list(references([domain], view.store))
             base = _base_of(domain)

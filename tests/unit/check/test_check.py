@@ -344,6 +344,7 @@ def test_damage_of_domains_and_tags_hides_nothing_else(rich: Path, tmp_path: Pat
         DomainMetadata("lakemerge.ingest.feed", "[]"),
         DomainMetadata("lakemerge.savepoint.old", "7"),
         DomainMetadata("lakemerge.expiry", "{}"),
+        DomainMetadata("lakemerge.converted", "7"),
         DomainMetadata(minor, '{"base": 7}'),
         replace(add, tags={"lakemerge.slice": "{"}),
     ]
@@ -351,7 +352,15 @@ def test_damage_of_domains_and_tags_hides_nothing_else(rich: Path, tmp_path: Pat
     for kind in ("log", "index"):
         garbled(files[kind])
     told = str(LakeTable.check(folder))
-    for name in ("log.broken", "ingest.feed", "savepoint.old", "lakemerge.expiry", minor, add.path):
+    for name in (
+        "log.broken",
+        "ingest.feed",
+        "savepoint.old",
+        "lakemerge.expiry",
+        "lakemerge.converted",
+        minor,
+        add.path,
+    ):
         assert name in told
     for path in paths_of(folder, (files["log"], files["index"])):
         assert path in told
