@@ -155,7 +155,7 @@ def test_two_writers_at_once_compact_and_both_land(tmp_path: Path) -> None:
     assert not LakeTable.check(path).findings
 
 
-def test_many_writers_at_once_stay_at_the_limit_and_one_more_for_each(tmp_path: Path) -> None:
+def test_many_writers_at_once_stay_at_the_limit_and_two_more_for_each(tmp_path: Path) -> None:
     path = tmp_path / "t"
     loaded(path)
     writers, times = 3, 8
@@ -169,7 +169,8 @@ def test_many_writers_at_once_stay_at_the_limit_and_one_more_for_each(tmp_path: 
 
     with thread_pool(writers) as pool:
         most = [count for found in pool.map(work, range(1, writers + 1)) for count in found]
-    assert max(most) <= 3 - 1 + writers
+    # A writer counts again, after its own maintenance, what others landed during it, and each may land one more.
+    assert max(most) <= 3 - 1 + 2 * writers
     assert len(state_of(path)) == 100 + writers * times
 
 
