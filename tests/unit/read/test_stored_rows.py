@@ -64,7 +64,8 @@ def rows_of(folder: Path, file: SelectedFile) -> pa.Table:
     if file.words is None:
         assert file.wanted == stored.num_rows
         return stored
-    bits = np.unpackbits(file.words.view(np.uint8), bitorder="little").astype(bool)[: stored.num_rows]
+    bits = np.unpackbits(file.words.view(np.uint8), bitorder="little").astype(bool)
+    bits = np.pad(bits, (64 * file.skipped, 0))[: stored.num_rows]
     bits = np.pad(bits, (0, stored.num_rows - len(bits)))
     wanted = stored.filter(pa.array(bits if file.keeps else ~bits))
     assert file.wanted == wanted.num_rows
