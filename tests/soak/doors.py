@@ -3,6 +3,10 @@
 A writer's batch has a number, which is committed with it (``txn``, or the number of a micro-batch), so a writer that
 comes in the place of a killed one goes on after the last number that the table has. What a door's batches leave is
 told by a model in plain Python. In the end each number is in the log once, and the rows are those of the model.
+
+Statements of SQL are no door here. A killed writer would have to start a Spark application each time, which takes some
+ten seconds: a thousand kills would take hours in which hardly a record lands. Two Spark applications that write at
+once are in ``tests/spark/applications/test_two_applications.py``.
 """
 
 from __future__ import annotations
