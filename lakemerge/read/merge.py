@@ -25,6 +25,7 @@ from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.parquet.row_groups import key_bounds, matching
 from lakemerge.read.runs import Run, block_run, each_file, key_ranges
 from lakemerge.read.sources import PLACE, MergeSpec, block_schema, block_stream, stored_streams, tombstone_stream
+from lakemerge.read.spill import Spill, needs_spill
 from lakemerge.results.findings import FailedKey
 from lakemerge.schema.names import ColumnNames
 from lakemerge.schema.nested import settled
@@ -273,23 +274,24 @@ def _fold_ranges(
     count = len(runs)
     remembered = tombstone_stream(spec, file_slice, files)
     runs.append(Run(remembered, tombstone_schema(shape), shape.key, path=file_slice.tombstones))
-    for number, block in enumerate(file_slice.blocks):
-        schema = block_schema(logged, block, spec.config.names)
-        stream = block_stream(block, schema, file_slice, config, files, per_block, number=number)
-        runs.append(block_run(stream, schema, shape.key, block, per_block))
-    step_bytes = spec.settings.merge_budget_bytes
-    for parts in key_ranges(runs, at_once=spec.store.reads_at_once, budget_bytes=step_bytes):
-        base = _interleaved([part.select(stored.names) for part in parts[:count]], stored, shape.key)
-        kept = [part for part, schema in zip(parts[:count], schemas, strict=True) if schema is not None]
-        tombstones, logs = parts[count], parts[count + 1 :]
-        check_keys(file_slice, shape.key, (base, tombstones, *logs))
-        frames = [
-            frame_of(rows, block, spec.config.names)
-            for rows, block in zip(logs, file_slice.blocks, strict=True)
-            if rows.num_rows
-        ]
-        live, folded = fold_live(spec, file_slice, base=base, tombstones=tombstones, frames=frames, columns=columns)
-        yield _FoldedRange(base, _interleaved(kept, stored, shape.key), live, folded)
+    with Spill(is_needed=needs_spill(file_slice.blocks, spec.settings.merge_budget_bytes)) as spill:
+        for number, block in enumerate(file_slice.blocks):
+            schema = block_schema(logged, block, spec.config.names)
+            stream = block_stream(block, schema, file_slice, config, files, per_block, number=number)
+            runs.append(block_run(spill.through(stream, files, block.file.path), schema, shape.key, block, per_block))
+        step_bytes = spec.settings.merge_budget_bytes
+        for parts in key_ranges(runs, at_once=spec.store.reads_at_once, budget_bytes=step_bytes):
+            base = _interleaved([part.select(stored.names) for part in parts[:count]], stored, shape.key)
+            kept = [part for part, schema in zip(parts[:count], schemas, strict=True) if schema is not None]
+            tombstones, logs = parts[count], parts[count + 1 :]
+            check_keys(file_slice, shape.key, (base, tombstones, *logs))
+            frames = [
+                frame_of(rows, block, spec.config.names)
+                for rows, block in zip(logs, file_slice.blocks, strict=True)
+                if rows.num_rows
+            ]
+            live, folded = fold_live(spec, file_slice, base=base, tombstones=tombstones, frames=frames, columns=columns)
+            yield _FoldedRange(base, _interleaved(kept, stored, shape.key), live, folded)
 
 
 def fold_live(

@@ -68,6 +68,14 @@ class ParquetFiles:
         self._ranged.clear()
         self._sizes.clear()
 
+    def release(self, path: str) -> None:
+        """Close a file, and let go of what its reader holds. Whoever asks for the file again opens it anew."""
+        file = self._open.pop(path, None)
+        if file is not None:
+            file.close()
+        self._known.pop(path, None)
+        self._ranged.pop(path, None)
+
     def footer(self, stored: StoredFile, groups: Sequence[int] = ()) -> pq.FileMetaData:
         """The footer, for callers that read what it says about row groups, but not about their columns.
 
