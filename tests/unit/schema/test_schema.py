@@ -175,7 +175,7 @@ def test_lengths_that_no_write_would_see_to() -> None:
         ("a VARCHAR(0)", "one number from 1 on"),
         ("a STRUCT<c: CHAR(2)>", r"a\.c: only whole columns can be CHAR\(2\)"),
         (pa.schema([pa.field("s", pa.struct([noted]))]), r"s\.a: only whole columns can be VARCHAR\(3\)"),
-        (pa.schema([noted.with_type(pa.int64())]), r"cannot hold VARCHAR\(3\) as int64"),
+        (pa.schema([noted.with_type(pa.int64())]), r"cannot hold VARCHAR\(3\) as BIGINT"),
         (pa.schema([noted.with_metadata({"__CHAR_VARCHAR_TYPE_STRING": "text"})]), "cannot hold TEXT"),
     ):
         with pytest.raises(SchemaError, match=told):
