@@ -3,7 +3,7 @@
 The rows are packed by bucket and merged into base files, as those of a first load are. A row of a Delta table is the
 state of its key, so no merger is asked what it makes of it: of several rows of a key the one with the highest ordering
 stays. Parts of the table are done one after the other, and what is done is noted (:mod:`lakemerge.convert.progress`).
-Source: docs/table-format.md, section 14.
+Source: docs/table-format.md, section 15.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A LakeMerge table becomes a plain Delta table: one commit takes away what LakeMerge added to its log.
 
 Other engines see the files alone, so no log may be live then: logs are compacted before, or published where the table
-publishes. Source: docs/table-format.md, section 14.
+publishes. Source: docs/table-format.md, section 15.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""That a table was converted, and which files it had before. Source: docs/table-format.md, section 14."""
+"""That a table was converted, and which files it had before. Source: docs/table-format.md, section 15."""
 
 from __future__ import annotations
 
