@@ -81,6 +81,10 @@ FIXED: Final[Mapping[str, str]] = {
     "lakemerge.tombstoneColumns": "The columns that a delete remembers beside the ordering: the sequences of groups.",
     "lakemerge.merger.options": "The merger's options, as JSON; `alter(options=...)` changes them.",
     "lakemerge.buckets": "Buckets of each partition; `rescale` changes it.",
+    "lakemerge.columnNames": "The former names of columns that were renamed or dropped, as JSON.",
+    "delta.columnMapping.mode": "Set by the first `alter(rename_columns=...)` or `alter(drop_columns=...)`.",
+    "delta.columnMapping.maxColumnId": "The highest id of a column.",
+    "delta.constraints.NAME": "A constraint: `alter(add_constraints=...)` and `alter(drop_constraints=...)` change it.",
     "lakemerge.flow.history": "Kept by [flows](../streaming.md#flows): how a table of type 2 is read.",
     "lakemerge.flow.truncated": "Kept by flows: the last truncate.",
 }
@@ -244,9 +248,9 @@ def _source() -> Iterator[str]:
 
 def _storage() -> Iterator[str]:
     yield "## Storage options\n"
-    yield "For tables on S3. Other stores take fsspec's options, a local folder takes none. "
-    yield f"The command line reads more from the variable `{OPTIONS_VARIABLE}`, a JSON object. "
-    yield "[Object stores](../guides/stores.md) explains credentials.\n"
+    yield "For tables on S3. [Object stores](../guides/stores.md) lists those of Google Cloud Storage and Azure, and "
+    yield "explains credentials. Stores that are only read take fsspec's options, a local folder takes none. "
+    yield f"The command line reads more from the variable `{OPTIONS_VARIABLE}`, a JSON object.\n"
     yield table(["option", "meaning"], ([f"`{name}`", text] for name, text in STORAGE.items()))
     yield "These variables of the process stand in for options that are not given. Their names serve as names of "
     yield "options, too.\n"
