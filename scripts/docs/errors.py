@@ -37,8 +37,8 @@ REMEDIES: Final[Mapping[str, str]] = {
     "MergerContractError": "Correct the merger. [User mergers](../guides/user-mergers.md) explains the contract.",
     "MergerMissingError": "Pass the class as `mergers=[...]`, register it, or install the package that has it.",
     "MergerRegistrationError": "Give the merger class its own id and name.",
-    "NotATableError": "Correct the path, or create the table. A plain Delta table has to be "
-    "[loaded into a new one](../guides/migration.md).",
+    "NotATableError": "Correct the path, or create the table. A plain Delta table can be "
+    "[converted](../guides/bring-a-delta-table.md), or loaded into a new one.",
     "OutcomeUnknownError": "Check whether the commit landed (`version` and `txn_id` say where) before you write "
     "again. A write with `txn=` may simply be repeated.",
     "RecordRefusedError": "Leave out records of this kind, or choose a [merger](../which-merger.md) that accepts them.",
@@ -71,7 +71,7 @@ Spark, such as `PythonException`, `AnalysisException` or `StreamingQueryExceptio
 of the Python traceback in its text:
 
 ```
-mergers.errors.MergeOverflowError: [merge-overflow] the sum of column 'n' for key {'id': 7} does not fit int8, ...
+mergers.errors.MergeOverflowError: [merge-overflow] the sum of column 'n' for key {'id': 7} does not fit TINYINT, ...
 [merge-overflow] facts: {"key": {"id": 7}, "column": "n", "keys": 1}
 ```
 
