@@ -47,11 +47,11 @@ REMEDIES: Final[Mapping[str, str]] = {
     "StoreError": "Keep the table in another store. [Object stores](../guides/stores.md) lists which can be written.",
     "TableDamagedError": "Run `lakemerge check PATH`. Restore the file from a backup, or go back with `table.restore`.",
     "TableError": "Repair or move the table, as the message says.",
-    "TableExistsError": "Use `LakeTable.open`, `create(replace=True)`, or another path.",
+    "TableExistsError": 'Use `LakeTable.open`, `create(if_exists="open")`, `create(replace=True)`, or another path.',
     "TableReplacedError": "Open the table again with `LakeTable.open`.",
     "UnsupportedFeatureError": "Install a newer lakemerge. If another program added the feature, drop it there.",
-    "VersionNotFoundError": "Ask for a version that `table.history()` lists. Keep versions longer with "
-    "`delta.logRetentionDuration` or a savepoint.",
+    "VersionNotFoundError": "Ask for a version that the message allows. Keep versions longer with "
+    "`delta.deletedFileRetentionDuration` or a savepoint.",
 }
 """What to do, by class."""
 _INTRODUCTION = """

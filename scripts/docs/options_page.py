@@ -45,8 +45,9 @@ SCHEDULE: Final[Mapping[str, str]] = {
     "first.",
 }
 RETENTION: Final[Mapping[str, str]] = {
-    retention.FILE_RETENTION: "How long vacuum keeps files that the latest version does not need.",
-    retention.LOG_RETENTION: "How long commits are kept, and with them the versions that can be read.",
+    retention.FILE_RETENTION: "How long vacuum keeps files that the latest version does not need, and so how long "
+    "earlier versions can be read.",
+    retention.LOG_RETENTION: "How long commits and checkpoints are kept, and so how far `history()` goes back.",
     TXN_RETENTION: "How long the numbers of `txn=` and of streams' batches are remembered.",
     retention.TOMBSTONE_RETENTION: "How long a delete is remembered, so that an older record stays out.",
     retention.RECORD_RETENTION: "How long vacuum keeps the records that `explain`, `what_if` and `replay` read.",
