@@ -28,17 +28,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--sample",
-        action="store_true",
-        help="of the variants of a test run the first and every fourth after it, as `make test` does",
+        "--one-in",
+        type=int,
+        default=1,
+        help="of the variants of a test run the first and every N-th after it; `make test` takes one in 4",
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.option.sample:
+    if config.option.one_in > 1:
         from tests.variants import sample
 
-        items[:], others = sample(items)
+        items[:], others = sample(items, config.option.one_in)
         config.hook.pytest_deselected(items=others)
     if hasattr(config, "workerinput"):
         from tests.workers import sort

@@ -1,28 +1,26 @@
-"""Which variants of a parametrized test `make test` runs; `make test-all` runs every one."""
+"""Which variants of a parametrized test `make test` and `make test-all` run; `make test-deep` runs every one."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
 
 import pytest
 
 __all__ = ["sample"]
 
-_ONE_IN: Final = 4
 
+def sample(items: list[pytest.Item], one_in: int) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """The tests to run, and those to leave out: all variants but the first and every ``one_in``-th after it.
 
-def sample(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """The tests to run, and those to leave out: all variants but the first and every fourth after it.
-
-    The choice is the same in each process and each run, so that a failure is seen again.
+    A test marked ``every_variant`` keeps all of its own: they are parts of one whole. The choice is the same in each process and each run, so that a failure is seen again.
     """
     seen: Counter[str] = Counter()
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     for item in items:
         test = _test(item)
-        (left_out if seen[test] % _ONE_IN else kept).append(item)
+        whole = item.get_closest_marker("every_variant") is not None
+        (left_out if seen[test] % one_in and not whole else kept).append(item)
         seen[test] += 1
     return kept, left_out
 

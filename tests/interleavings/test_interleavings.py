@@ -41,6 +41,7 @@ OPERATIONS = sum(len(operations_of(world)) for world in WORLDS)
 
 # An exception between two lines may leave a file open, and its reader without a reader. Python says so.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.every_variant
 @pytest.mark.parametrize("world", [name for name in WORLDS if operations_of(name)])
 @pytest.mark.parametrize("kind", SECONDS)
 def test_orders(kind: str, world: str, capsys: pytest.CaptureFixture[str]) -> None:
