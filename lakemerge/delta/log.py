@@ -19,7 +19,7 @@ from lakemerge.delta.commit import AlreadyDone, Attempt, CommitFields, Committed
 from lakemerge.delta.fingerprint import Fingerprint
 from lakemerge.delta.history import HistoryEntry, read_history
 from lakemerge.delta.identity import check_same_table, holds, replaced_error
-from lakemerge.delta.listing import commit_path, fetch, list_log, log_exists, read_hint
+from lakemerge.delta.listing import commit_path, fetch, list_log, log_exists, no_log, read_hint
 from lakemerge.delta.log_replay import gap_error, is_linked, load, timestamp_of, version_at, version_near
 from lakemerge.delta.protocol import WRITER_FEATURES, check_readable, check_writable, parse_checkpoint_interval
 from lakemerge.delta.snapshot import Snapshot, SnapshotBuilder
@@ -81,7 +81,7 @@ class DeltaLog:
     ``sleep`` takes seconds, ``new_id`` gives unique strings. ``required_domain`` is the domain
     that every version of a table with the ``lakemerge`` writer feature has: a checkpoint without
     it is not trusted (``None``: no such check). ``writer_features`` are the features that the
-    callers of :meth:`commit` honour.
+    callers of :meth:`commit` honour. ``drop_operation`` is what the last commit of a dropped table calls itself.
     """
 
     def __init__(
@@ -94,6 +94,7 @@ class DeltaLog:
         new_id: Callable[[], str] = _new_id,
         required_domain: str | None = "lakemerge.state",
         writer_features: frozenset[str] = WRITER_FEATURES,
+        drop_operation: str = "DROP TABLE",
     ) -> None:
         self.store = store
         self._clock_ms = clock_ms
@@ -102,6 +103,7 @@ class DeltaLog:
         self._new_id = new_id
         self._required_domain = required_domain
         self._writer_features = writer_features
+        self._drop_operation = drop_operation
 
     def exists(self) -> bool:
         """Whether there is a Delta log, readable or not."""
@@ -117,6 +119,12 @@ class DeltaLog:
         """
         if version is not None and timestamp_ms is not None:
             raise InputError("ask for a version or for a timestamp, not for both")
+        try:
+            return self._found(version, timestamp_ms)
+        except TableDamagedError as error:
+            raise self._dropped() or error from error
+
+    def _found(self, version: int | None, timestamp_ms: int | None) -> Snapshot:
         for _ in range(_MAX_RELOADS):
             try:
                 if timestamp_ms is not None:
@@ -128,6 +136,20 @@ class DeltaLog:
         raise TableDamagedError(
             f"files of the log at {self.store.url} are listed, but not there: {vanished}", url=self.store.url
         ) from vanished
+
+    def _dropped(self) -> NotATableError | None:
+        """The error of a table that was dropped while it was read, or whose drop is under way or was interrupted: the
+        beginning of its log is gone already. ``None`` for any other."""
+        if not self.exists():
+            return no_log(self.store)
+        newest = self.history(limit=1)
+        if not newest or newest[0].operation != self._drop_operation:
+            return None
+        return NotATableError(
+            f"the table at {self.store.url} was dropped in version {newest[0].version}, and not all of its files are "
+            "deleted yet: if nobody is dropping it now, LakeTable.drop goes on",
+            url=self.store.url,
+        )
 
     def update(self, snapshot: Snapshot) -> Snapshot:
         """The latest snapshot: ``snapshot`` with the commits after it replayed. If there are none, it is ``snapshot``

@@ -44,7 +44,6 @@ from lakemerge.schema.lengths import length_of, lengths_of
 from lakemerge.schema.names import COLUMN_MAPPING
 from lakemerge.schema.schema import needs_timestamp_ntz, to_arrow_schema, to_delta_json
 from lakemerge.sql.types import field_ddl
-from lakemerge.table.opening import naming_drops
 from lakemerge.write.checks import Check, checks_of
 from mergers import Merger, TableShape
 from mergers.logs import logger
@@ -160,10 +159,9 @@ def create_table(
 
     # As in Delta, a commit that may replace a table says so, whether there was one or not.
     operation = Operation.REPLACE if replace else Operation.CREATE
-    with naming_drops(handle):
-        outcome = handle.log.commit(None, build, operation=operation, parameters=defined.parameters)
-        if isinstance(outcome, AlreadyDone):
-            return handle.log.snapshot()
+    outcome = handle.log.commit(None, build, operation=operation, parameters=defined.parameters)
+    if isinstance(outcome, AlreadyDone):
+        return handle.log.snapshot()
     tell_locked_out(handle, None, outcome.snapshot)
     return outcome.snapshot
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lakemerge._internal.arguments import shown
 from lakemerge.delta import DeltaLog, Snapshot
-from lakemerge.delta.listing import no_log
-from lakemerge.errors import InputError, NotATableError, TableDamagedError
-from lakemerge.format.operations import Operation
+from lakemerge.errors import InputError
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import find_version
 from lakemerge.options import Settings
@@ -25,7 +22,7 @@ from mergers.wording import argument
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["find_snapshot", "naming_drops", "open_handle", "open_table", "opened"]
+__all__ = ["find_snapshot", "open_handle", "open_table", "opened"]
 
 
 def open_handle(
@@ -69,35 +66,7 @@ def find_snapshot(
 
     :raises lakemerge.NotATableError: there is no table, or its drop is not at its end.
     """
-    with naming_drops(handle):
-        return find_version(handle.log, version=version, timestamp=timestamp, savepoint=savepoint)
-
-
-@contextmanager
-def naming_drops(handle: Handle) -> Iterator[None]:
-    """Within it, a log whose beginning is gone because its table is being dropped is not called damaged.
-
-    :raises lakemerge.NotATableError: instead.
-    """
-    try:
-        yield
-    except (TableDamagedError, FileNotFoundError) as error:
-        raise _dropped(handle) or error from error
-
-
-def _dropped(handle: Handle) -> NotATableError | None:
-    """The error of a table that was dropped while it was opened, or whose drop is under way or was interrupted: the
-    beginning of its log is gone already. ``None`` for any other."""
-    if not handle.log.exists():
-        return no_log(handle.store)
-    newest = handle.log.history(limit=1)
-    if not newest or newest[0].operation != Operation.DROP:
-        return None
-    return NotATableError(
-        f"the table at {handle.store.url} was dropped in version {newest[0].version}, and not all of its files are "
-        "deleted yet: if nobody is dropping it now, LakeTable.drop goes on",
-        url=handle.store.url,
-    )
+    return find_version(handle.log, version=version, timestamp=timestamp, savepoint=savepoint)
 
 
 def opened(table: HasOpenTable | str | os.PathLike[str], name: str) -> OpenTable:
