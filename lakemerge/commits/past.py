@@ -14,7 +14,7 @@ from lakemerge.delta.actions import TXNS_UNTIL
 from lakemerge.delta.chain import CHAIN
 from lakemerge.errors import VersionNotFoundError
 from lakemerge.format.names import LOG_DOMAIN_PREFIX, RESET_DOMAIN
-from lakemerge.format.operations import Operation
+from lakemerge.format.operations import REPLACING, Operation
 from lakemerge.format.reset import Reset, Resets
 from lakemerge.handle import Handle
 
@@ -27,6 +27,7 @@ _OWN_INFO: Final = frozenset(
     }
 )  # fmt: skip
 """Entries of ``commitInfo`` that the library writes. All others are the caller's."""
+_OF_QUERY: Final = frozenset({Operation.CREATE_AS_SELECT, Operation.REPLACE_AS_SELECT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +75,21 @@ class PastCommit:
 
     @property
     def replaces(self) -> bool:
-        """Whether the table had no rows after the commit: it created the table, or replaced it by an empty one."""
-        return self.operation == Operation.REPLACE
+        """Whether another table was there after the commit, with the rows that came with it or none."""
+        return self.operation in REPLACING
+
+    @property
+    def replacement(self) -> str:
+        """What happened to the table before, in words, if the commit replaced it."""
+        made = any(isinstance(action, AddFile) for action in self.actions)
+        return f"replaced by {'the rows of a query' if made else 'an empty one'}"
 
     @property
     def is_load(self) -> bool:
-        """Whether the commit wrote its records as base files, as the first write of a table does."""
-        return self.parameters.get("mode") == "load" and any(isinstance(action, AddFile) for action in self.actions)
+        """Whether the commit wrote its records as base files, as the first write of a table does, and a query whose
+        rows a table is made of."""
+        loads = self.parameters.get("mode") == "load" or self.operation in _OF_QUERY
+        return loads and any(isinstance(action, AddFile) for action in self.actions)
 
     @property
     def overwrites(self) -> tuple[Reset, ...]:

@@ -6,8 +6,9 @@ Source: docs/table-format.md, section 4.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
-__all__ = ["Operation"]
+__all__ = ["REPLACING", "Operation"]
 
 
 class Operation(StrEnum):
@@ -59,3 +60,7 @@ class Operation(StrEnum):
     SET_DESCRIPTION = "SET DESCRIPTION"
     SEND = "SEND"
     ADD_INFO = "ADD INFO"
+
+
+REPLACING: Final = frozenset({Operation.REPLACE, Operation.REPLACE_AS_SELECT})
+"""Those that replace a table by another one, with its own definition. None of the rows before it is left."""

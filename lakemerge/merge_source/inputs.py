@@ -22,7 +22,7 @@ from lakemerge.errors import (
     NotATableError,
     VersionNotFoundError,
 )
-from lakemerge.format.operations import Operation
+from lakemerge.format.operations import REPLACING, Operation
 from lakemerge.handle import Handle
 from lakemerge.layout.partition import parse_partition_value
 from lakemerge.merge_source.datasets import Dataset
@@ -225,7 +225,7 @@ class Input:
         for entry in self.table.history():
             if entry.operation in (Operation.UPSERT, Operation.DELETE, Operation.MERGE):
                 return True
-            if entry.version == 0 or entry.operation == Operation.REPLACE:
+            if entry.version == 0 or entry.operation in REPLACING:
                 return False
         return True
 

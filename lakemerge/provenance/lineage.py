@@ -115,8 +115,9 @@ class _Teller:
             yield LineageEvent("RESTORE", version, operation, inputs=taken, outputs=made, words=said, details=about)
         elif commit.replaces:
             if version > 0:
-                said = "the table was replaced by an empty one with another definition"
+                said = f"the table was {commit.replacement}, with another definition"
                 yield LineageEvent("DROP", version, operation, inputs=taken, words=said, details=about)
+            yield from self._written(commit, made, about)
         elif operation in (Operation.COMPACT, Operation.COMPACT_LOGS) or (
             operation == Operation.RESCALE and (made or taken)
         ):

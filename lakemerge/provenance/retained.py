@@ -48,7 +48,8 @@ class Retained:
     """The commits after ``start``, without those that a restore has undone."""
     expiries: tuple[Expiry, ...]
     is_loaded: bool
-    """Whether ``start`` is the first load of the table, whose records became its base files."""
+    """Whether ``start`` is the first load of the table, or the query that it is made of: records that became base
+    files."""
     notes: tuple[str, ...]
     """Sentences on what is not known any more."""
 
@@ -89,10 +90,13 @@ def retained(handle: Handle, tip: TableView, since: int | None) -> Retained:
     whole = standing(commits, first)
     past = _after_load(_since_renamed(handle, tip, whole, since))
     start = handle.view_at(past.start, of=tip.snapshot)
-    known = _assembled(handle, tip, start, past.commits, unpack=since == 0, is_loaded=past is not whole)
-    if not any(commit.version == whole.start and commit.replaces for commit in commits):
+    made = {commit.version: commit for commit in commits}
+    begun, replaced = made.get(past.start), made.get(whole.start)
+    is_loaded = begun is not None and begun.is_load
+    known = _assembled(handle, tip, start, past.commits, unpack=since == 0, is_loaded=is_loaded)
+    if replaced is None or not replaced.replaces:
         return known
-    note = f"the table was replaced by an empty one at version {whole.start}: its history begins there"
+    note = f"the table was {replaced.replacement} at version {replaced.version}: its history begins there"
     return replace(known, notes=(*known.notes, note))
 
 

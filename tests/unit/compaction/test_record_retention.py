@@ -10,6 +10,7 @@ import pytest
 
 from lakemerge import InputError, LakeTable, SchemaError, VacuumResult, VersionNotFoundError
 from tests.unit.faults import create, frame, listing, rows_of
+from tests.unit.table.staged import made_of
 
 NOW = dt.timedelta(0)
 DAY = 86_400
@@ -22,11 +23,15 @@ def aged(path: Path, **properties: str) -> LakeTable:
         table.upsert(frame([(k, number, f"{number}" * 1000) for k in range(5)]))
         if number % 2:
             table.compact()
+    _made_old(path)
+    return table
+
+
+def _made_old(path: Path) -> None:
     for commit in sorted((path / "_delta_log").glob("*.json")):
         version = int(commit.stem)
         moment = os.stat(commit).st_mtime - (20 - version) * DAY
         os.utime(commit, (moment, moment))
-    return table
 
 
 def words(table: LakeTable, since: int = 0) -> list[tuple[int, str]]:
@@ -75,6 +80,23 @@ def test_records_that_went_do_not_come_back(tmp_path: Path) -> None:
     table.upsert(frame([(3, 50, "new")]))
     vacuum(table)
     assert [verdict for _, verdict in words(table)] == ["applied"]
+
+
+def test_the_rows_of_a_query_are_records(tmp_path: Path) -> None:
+    path, kept = tmp_path / "t", {"lakemerge.recordRetention": "interval 100 days"}
+    create(path).upsert(frame([(3, 0, "old")]))
+    table = made_of(path, frame([(3, 1, "a"), (4, 1, "b")]), key=["k"], ordering=["o"], buckets=1, properties=kept)
+    at = table.version
+    for number in range(2, 4):
+        table.upsert(frame([(3, number, "later")]))
+        table.compact()
+    _made_old(path)
+    everything = words(table)
+    assert [version for version, _ in everything] == [at, at + 1, at + 4]
+    result = vacuum(table)
+    assert any("lakemerge.recordRetention" in reason for reason in result.reasons)
+    assert words(table) == everything
+    assert rows_of(table.what_if("commit-time", since=0).to_arrow()) == [(3, 3, "later"), (4, 1, "b")]
 
 
 def test_a_restore_keeps_what_is_known(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from tests.property.effort import some
 from tests.unit.faults import create, frame, listing, open_over, rows_of, state_of
 from tests.unit.ingest.landing import land
 from tests.unit.table import test_identity
+from tests.unit.table.staged import made_of
 
 NEW = "id STRING, part STRING, x DOUBLE"
 OLD_ROWS = [(1, 2, "A"), (2, 1, "b"), (3, 1, "c")]
@@ -475,6 +476,41 @@ def test_provenance_begins_at_the_replacement(tmp_path: Path) -> None:
     assert (copy.begins, state_of(tmp_path / "copy")) == (at + 1, [("a", "p", 1.0)])
     of_old = table.replay(tmp_path / "old copy", until=last)
     assert rows_of(LakeTable.open(of_old.path).to_arrow()) == OLD_ROWS
+
+
+def test_provenance_begins_at_the_rows_of_a_query(tmp_path: Path) -> None:
+    path, key = tmp_path / "t", {"id": "a", "part": "p"}
+    last = old_table(path).version
+    table = made_of(path, pa.concat_tables([row("a"), row("b")]), key=["id", "part"], ordering=["x"], buckets=1)
+    at, (base,) = table.version, table.opened.view.base_files
+    table.upsert(row("a", 2.0))
+    for since in (0, 2):
+        told = table.explain(key, since=since)
+        assert [(step.version, step.after) for step in told.steps] == [
+            (at, {**key, "x": 1.0}),
+            (at + 1, {**key, "x": 2.0}),
+        ]
+        assert any(f"replaced by the rows of a query at version {at}" in note for note in told.notes)
+        assert table.explain({"id": "b", "part": "p"}, since=since).row == {"id": "b", "part": "p", "x": 1.0}
+    assert rows_of(table.what_if("commit-time", since=0).to_arrow()) == [("a", "p", 2.0), ("b", "p", 1.0)]
+    drop, made = (event for event in table.lineage().events if event.version == at)
+    assert (drop.kind, made.kind) == ("DROP", "CREATE")
+    assert len([path for path in drop.inputs if path.startswith("base/")]) == 1
+    assert base.add.path in made.outputs
+    assert base.add.path not in drop.inputs
+    assert {event.version for event in table.lineage(key=key).events} == {at, at + 1}
+    copy = table.replay(tmp_path / "copy")
+    assert (copy.begins, state_of(tmp_path / "copy")) == (at, [("a", "p", 2.0), ("b", "p", 1.0)])
+    of_old = table.replay(tmp_path / "old copy", until=last)
+    assert rows_of(LakeTable.open(of_old.path).to_arrow()) == OLD_ROWS
+
+
+def test_a_table_that_a_query_makes_has_its_rows_from_the_first_version(tmp_path: Path) -> None:
+    table = made_of(tmp_path / "t", row("a"), key=["id"])
+    (made,) = table.lineage().events
+    assert (made.kind, made.version, made.inputs) == ("CREATE", 0, ())
+    assert [base.add.path for base in table.opened.view.base_files] == list(made.outputs)
+    assert table.explain({"id": "a"}, since=0).row == {"id": "a", "part": "p", "x": 1.0}
 
 
 def test_a_restore_brings_back_the_table_of_before(tmp_path: Path) -> None:
