@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["REPLACING", "Operation"]
+__all__ = ["REPLACING", "WRITING", "Operation"]
 
 
 class Operation(StrEnum):
@@ -64,3 +64,20 @@ class Operation(StrEnum):
 
 REPLACING: Final = frozenset({Operation.REPLACE, Operation.REPLACE_AS_SELECT})
 """Those that replace a table by another one, with its own definition. None of the rows before it is left."""
+WRITING: Final = frozenset(
+    {
+        Operation.CREATE_AS_SELECT,
+        Operation.REPLACE_AS_SELECT,
+        Operation.UPSERT,
+        Operation.DELETE,
+        Operation.UPDATE,
+        Operation.MERGE,
+        Operation.OVERWRITE,
+        Operation.TRUNCATE,
+        Operation.INGEST,
+        Operation.REPLAY,
+        Operation.ERASE,
+    }
+)
+"""Those that bring rows or records. A commit of an ingest job or a replay may bring none, and only note how far it
+is."""

@@ -22,7 +22,7 @@ from lakemerge.errors import (
     NotATableError,
     VersionNotFoundError,
 )
-from lakemerge.format.operations import REPLACING, Operation
+from lakemerge.format.operations import REPLACING, WRITING, Operation
 from lakemerge.handle import Handle
 from lakemerge.layout.partition import parse_partition_value
 from lakemerge.merge_source.datasets import Dataset
@@ -216,15 +216,18 @@ class Input:
         """Whether anybody has ever written to it, even if it was no rows."""
         if isinstance(self.table, PlainTable):
             return bool(self.table.version or self.table.snapshot.files)
-        if self.table is None or self.version == 0:
+        if self.table is None:
             return False
         if not self.table.opened.view.is_empty:
             return True
         # It has no rows now, but it counts as filled if it was written to before. Commits that were cleaned up count as
-        # writes. What was written before the table was replaced does not.
+        # writes. Notes of jobs on their files, and what was written before the table was replaced, do not.
         for entry in self.table.history():
-            if entry.operation in (Operation.UPSERT, Operation.DELETE, Operation.MERGE):
+            is_note = entry.operation == Operation.INGEST and "numSourceRows" not in entry.metrics
+            if entry.operation in WRITING and not is_note:
                 return True
+            if entry.operation == Operation.CONVERT:
+                return entry.version > 1  # as of a plain table
             if entry.version == 0 or entry.operation in REPLACING:
                 return False
         return True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from lakemerge._internal.arguments import checked, shown
 from lakemerge.delta import HistoryEntry
 from lakemerge.errors import InputError, LakeMergeError
-from lakemerge.format.operations import Operation
+from lakemerge.format.operations import WRITING, Operation
 from lakemerge.provenance.lineage_events import KINDS
 from lakemerge.report.facts import due, failures, growth_of, reasons_of, replaced_by, service_of, windows_of, written_by
 from lakemerge.report.svg import Bar, Mark, areas, bars, legend, marks
@@ -227,11 +227,7 @@ def _kind(entry: HistoryEntry) -> int:
         return 2
     if entry.operation == Operation.INGEST:
         return 1
-    return (
-        0
-        if entry.operation in (Operation.UPSERT, Operation.DELETE, Operation.UPDATE, Operation.MERGE, Operation.REPLAY)
-        else 3
-    )
+    return 0 if entry.operation in WRITING else 3
 
 
 def _more(count: int) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
@@ -21,8 +23,13 @@ from lakemerge import (
     MaxMergedError,
     MergeConfigError,
 )
+from lakemerge.format.operations import Operation
+from lakemerge.ingest import Files
 from lakemerge.merge_source import Dataset, MergeConfig, MergeSource
+from lakemerge.write.overwrite import OverwriteRequest, overwrite_arrow
 from tests.merge_source.world import World
+from tests.unit.ingest.landing import land, landed
+from tests.unit.table.staged import made_of
 
 CONFIG = {"type": "merge", "version": 2, "datasets": ["A a", "B b"], "equality": [["eq", "a.x", "b.x"]]}
 SCHEMA = "_id STRING, x BIGINT, y STRING"
@@ -98,6 +105,85 @@ def test_an_empty_write_fills_a_dataset(tmp_path: Path) -> None:
     assert not source.populated
     table.upsert(table.to_arrow())
     assert source.populated
+
+
+def overwritten(path: Path) -> None:
+    table = LakeTable.create(path, SCHEMA, key=["_id"])
+    table.overwrite(table.to_arrow())
+
+
+def truncated(path: Path) -> None:
+    table = LakeTable.create(path, SCHEMA, key=["_id"])
+    frame = table.to_arrow().to_reader()
+    overwrite_arrow(table.opened.handle, table.opened.view, frame, OverwriteRequest(operation=Operation.TRUNCATE))
+
+
+def ingested(path: Path) -> None:
+    land(path.with_name("landing"), "0.json", [{"_id": "1", "x": 1}])
+    table = LakeTable.create(path, SCHEMA, key=["_id"])
+    table.ingest("job", Files(path.with_name("landing"), format="json")).run()
+    LakeTable.open(path).restore(version=0)
+
+
+def replayed(path: Path) -> None:
+    table = LakeTable.create(path.with_name("before"), SCHEMA, key=["_id"])
+    table.upsert(pa.table({"_id": ["1"]}))
+    table.replay(path)
+    LakeTable.open(path).restore(version=0)
+
+
+def made_of_nothing(path: Path) -> None:
+    made_of(path, pa.table({"_id": pa.array([], pa.string())}), key=["_id"], replace=False)
+
+
+def replaced_by_nothing(path: Path) -> None:
+    LakeTable.create(path, SCHEMA, key=["_id"])
+    made_of(path, pa.table({"_id": pa.array([], pa.string())}), key=["_id"])
+
+
+def made_of_rows(path: Path) -> None:
+    made_of(path, pa.table({"_id": ["1"]}), key=["_id"], replace=False)
+
+
+def converted(path: Path) -> None:
+    write_deltalake(path, pa.table({"_id": ["1"]}))
+    deltalake.DeltaTable(path).delete()
+    LakeTable.convert(path, key=["_id"])
+
+
+def noted(path: Path) -> None:
+    landed(path.with_name("landing") / "0.json", b"no json")
+    table = LakeTable.create(path, SCHEMA, key=["_id"])
+    assert table.ingest("job", Files(path.with_name("landing"), format="json")).run().failed == 1
+
+
+def converted_before_a_write(path: Path) -> None:
+    deltalake.DeltaTable.create(path, pa.schema([pa.field("_id", pa.string())]))
+    LakeTable.convert(path, key=["_id"])
+
+
+@pytest.mark.parametrize(
+    ("fill", "populated"),
+    [
+        (overwritten, True),
+        (truncated, True),
+        (ingested, True),
+        (replayed, True),
+        (made_of_nothing, True),
+        (replaced_by_nothing, True),
+        (made_of_rows, True),
+        (converted, True),
+        (noted, False),
+        (converted_before_a_write, False),
+    ],
+)
+def test_whatever_writes_fills_a_dataset(fill: Callable[[Path], None], populated: bool, tmp_path: Path) -> None:
+    world = World(tmp_path)
+    fill(tmp_path / "A")
+    assert LakeTable.open(tmp_path / "A").to_arrow().num_rows == (fill is made_of_rows)
+    world.paths["A"] = str(tmp_path / "A")
+    config = {**CONFIG, "datasets": ["A a"], "equality": []}
+    assert MergeSource.create(tmp_path / "out", world.config(config)).populated is populated
 
 
 def test_what_was_written_before_a_dataset_was_replaced_does_not_fill_it(tmp_path: Path) -> None:
