@@ -143,9 +143,8 @@ def without_dead_logs(
     oldest: dict[Partition, int] = {}
     if resets.entries:
         for block in (b for commit in tip.log_commits if commit.domain_name not in gone for b in commit.blocks):
-            version = block.version if block.packed_from is None else block.packed_from
             partition = block.bucket_id.partition
-            oldest[partition] = min(version, oldest.get(partition, version))
+            oldest[partition] = min(block.oldest_version, oldest.get(partition, block.oldest_version))
     left = resets.needed(oldest).with_entries(fresh)
     changed = [] if left == tip.resets else [left.domain()]
     return [*(DomainMetadata(name, "", True) for name in gone), *changed]

@@ -16,7 +16,7 @@ from lakemerge.format.operations import Operation
 from lakemerge.format.record_retention import RECORDS_DOMAIN, records_domain, records_from
 from lakemerge.format.savepoint import check_no_holds
 from lakemerge.handle import Handle
-from lakemerge.layout.view import FileSlice, TableView
+from lakemerge.layout.view import TableView
 
 __all__ = ["ConsumersChangedError", "commit_expiry", "commit_fence", "merged_everywhere"]
 
@@ -75,11 +75,5 @@ def commit_expiry(handle: Handle, begin: TableView, *, horizon: int) -> Committe
 
 def merged_everywhere(view: TableView) -> int:
     """The version up to which no record is live in any file slice."""
-    return min(
-        (_oldest_live(file_slice) - 1 for file_slice in view.file_slices if file_slice.blocks), default=view.version
-    )
-
-
-def _oldest_live(file_slice: FileSlice) -> int:
-    oldest = min(block.version if block.packed_from is None else block.packed_from for block in file_slice.blocks)
-    return max(oldest, file_slice.merged_through + 1)
+    live = (file_slice.oldest_live for file_slice in view.file_slices)
+    return min((oldest - 1 for oldest in live if oldest is not None), default=view.version)

@@ -51,6 +51,11 @@ class LogBlock:
         """The numbers of its row groups in the file. A damaged file may have fewer."""
         return range(self.first_row_group, self.first_row_group + self.row_groups)
 
+    @property
+    def oldest_version(self) -> int:
+        """The oldest version of its records."""
+        return self.version if self.packed_from is None else self.packed_from
+
     def covers(self, bucket_id: BucketId, buckets: int) -> bool:
         """Whether the block may hold keys of a bucket of a table with ``buckets`` buckets."""
         common = min(self.buckets, buckets)

@@ -62,5 +62,4 @@ def oldest_hidden(file_slice: FileSlice) -> int | None:
     minor, base = file_slice.minor, file_slice.base
     if minor is not None and not minor.published and base is not None:
         return max(base.merged_through, file_slice.reset) + 1
-    after = file_slice.merged_through
-    return min((max(block.packed_from or block.version, after + 1) for block in file_slice.blocks), default=None)
+    return file_slice.oldest_live

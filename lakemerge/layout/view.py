@@ -99,6 +99,13 @@ class FileSlice:
         return _merged_through(self.base, self.minor, self.reset)
 
     @property
+    def oldest_live(self) -> int | None:
+        """The oldest version that may have a live record, which the row files lack; ``None``: there is none."""
+        oldest = min((block.oldest_version for block in self.blocks), default=None)
+        # Records of a consolidated block do not count if the row files have them already.
+        return None if oldest is None else max(oldest, self.merged_through + 1)
+
+    @property
     def tombstones(self) -> str | None:
         """Path of the file slice's tombstones."""
         if self.minor is not None:

@@ -81,10 +81,11 @@ def gauges_of(handle: Handle, view: TableView, consumers: Mapping[str, int]) -> 
 
 def _oldest_pending(store: Store, view: TableView) -> float | None:
     """Seconds since 1970; ``None`` if nothing is pending, or if the log no longer has that commit."""
-    versions = [block.version for file_slice in view.file_slices for block in file_slice.blocks]
-    if not versions:
+    live = (file_slice.oldest_live for file_slice in view.file_slices)
+    oldest = min((version for version in live if version is not None), default=None)
+    if oldest is None:
         return None
-    commit = store.stat(commit_path(min(versions)))
+    commit = store.stat(commit_path(oldest))
     return None if commit is None else commit.modified_ms / 1000
 
 

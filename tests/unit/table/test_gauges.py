@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
 import time
 from pathlib import Path
@@ -55,6 +57,20 @@ def test_what_is_pending(tmp_path: Path) -> None:
     table.vacuum(dry_run=False)
     table.maintain()
     assert table.gauges().values["vacuum_timestamp_seconds"] == pytest.approx(time.time(), abs=60)
+
+
+def test_a_log_compaction_makes_nothing_younger(tmp_path: Path) -> None:
+    table = create(tmp_path / "t", properties={"lakemerge.maintenance": "off"}, buckets=1)
+    table.upsert(frame([(1, 1, "a")]))
+    for order in range(2, 5):
+        table.upsert(frame([(1, order, "c"), (order, 2, "c")]))
+    for number, commit in enumerate(sorted((tmp_path / "t" / "_delta_log").glob("*.json"))):
+        os.utime(commit, (1_000_000 + number, 1_000_000 + number))
+    assert table.gauges().values["oldest_pending_timestamp_seconds"] == 1_000_002
+    assert table.compact_logs(size_ratio=math.inf).commits == 3
+    assert table.gauges().values["oldest_pending_timestamp_seconds"] == 1_000_002
+    table.upsert(frame([(9, 2, "c")]))
+    assert table.gauges().values["oldest_pending_timestamp_seconds"] == 1_000_002
 
 
 def test_text_of_several_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
