@@ -597,7 +597,7 @@ class LakeTable:
             call = MergeCall(on=on, clauses=clauses, aliases=aliases, evolves=evolves)
             return self._transact(lambda begin: merge_into(self._open.handle, begin, source, call, options), explain)
 
-        return MergeBuilder(run, evolves=merge_schema)
+        return MergeBuilder(self.url, run, evolves=merge_schema)
 
     @observed
     @checked

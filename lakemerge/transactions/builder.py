@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from lakemerge._internal.arguments import checked, mapping, shown
 from lakemerge.errors import InputError
+from lakemerge.events import observed
 from lakemerge.frames import is_spark_column
 from lakemerge.results.writes import TransactionPlan, UpsertResult
 from lakemerge.transactions.clauses import Clause, Side, check_order
@@ -34,6 +36,8 @@ class MergeBuilder:
     aliases. They are SQL text; with a source on Spark, a ``Column``, too. A value that is neither is taken as it is.
     """
 
+    url: str
+    """The URL of the table."""
     run: Callable[[Sequence[Clause], bool, bool], UpsertResult | TransactionPlan]
     evolves: bool = False
     clauses: tuple[Clause, ...] = ()
@@ -101,6 +105,7 @@ class MergeBuilder:
     @overload
     def execute(self, *, explain: Literal[True]) -> TransactionPlan: ...
 
+    @partial(observed, operation="merge")
     @checked
     def execute(self, *, explain: bool = False) -> UpsertResult | TransactionPlan:
         """Run the merge as one transaction.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakemerge import Event, FrameError, LakeTable, listen
+from lakemerge import Event, FilterError, FrameError, InputError, LakeTable, TransactionPlan, listen
 from tests.unit.faults import create, frame
 
 
@@ -39,6 +39,30 @@ def test_calls_are_told_in_order(tmp_path: Path, told: list[Event]) -> None:
     assert got.result == {"k": 2, "o": 1, "v": "b"}
 
 
+def test_transactions_are_told(tmp_path: Path, told: list[Event]) -> None:
+    table = create(tmp_path / "t")
+    table.upsert(frame([(1, 1, "a"), (2, 1, "b")]))
+    end = listen(told.append)
+    try:
+        table.update_where("k = 1", {"v": "'A'"})
+        table.delete_where("k = 2")
+        merge = table.merge(frame([(1, 2, "c"), (3, 1, "c")]), "target.k = source.k").whenNotMatchedInsertAll()
+        merge.execute(explain=True)
+        merge.execute()
+        with pytest.raises(FilterError):
+            table.merge(frame([(1, 2, "c")]), "target.k = source.x").whenMatchedDelete().execute()
+        with pytest.raises(InputError):
+            table.merge(frame([(1, 2, "c")]), "target.k = source.k").execute()
+    finally:
+        end()
+    assert [event.operation for event in told] == ["update_where", "delete_where", *["merge"] * 4]
+    assert {event.table for event in told} == {table.url}
+    _, _, planned, merged, *failed = told
+    assert isinstance(planned.result, TransactionPlan)
+    assert (merged.values()["version"], merged.values()["rows"]) == (table.version, 1)
+    assert [type(event.error) for event in failed] == [FilterError, InputError]
+
+
 def test_a_listener_that_fails_changes_nothing(
     tmp_path: Path, told: list[Event], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -67,6 +91,22 @@ def test_each_event_is_a_line_that_can_be_searched(tmp_path: Path, caplog: pytes
     assert (fields["operation"], fields["table"], fields["version"], fields["rows"]) == ("upsert", table.url, "1", "1")
     assert delete.startswith(f"operation=delete table={table.url} seconds=")
     assert delete.endswith(" error=FrameError")
+
+
+NO_EVENTS = {
+    *("open", "opened_anew", "exists", "create", "convert", "drop", "check"),
+    *("scan", "changes", "changes_df", "follow", "what_if", "verify_merger"),
+    *("detail", "history", "gauges", "buckets", "explain_read", "savepoints"),
+    *("savepoint", "drop_savepoint"),
+    *("create_temp_view", "register"),
+    *("ingest", "merge", "batch_writer", "write_stream"),  # what they make makes the events
+}
+
+
+def test_each_method_makes_events_or_is_known_not_to() -> None:
+    methods = {name: method for name, method in vars(LakeTable).items() if not name.startswith("_")}
+    calls = {name: method for name, method in methods.items() if callable(getattr(method, "__func__", method))}
+    assert {name for name, method in calls.items() if not hasattr(method, "__lakemerge_observed__")} == NO_EVENTS
 
 
 def test_methods_keep_their_names_and_words() -> None:

@@ -14,6 +14,7 @@ import pytest
 from lakemerge import DependencyMissingError, FrameError, LakeTable
 from lakemerge.ingest import Files
 from lakemerge.openlineage import READS, WRITES, dataset_of, emit
+from lakemerge.transactions.builder import MergeBuilder
 from tests.unit.faults import create, frame
 
 openlineage = pytest.importorskip("openlineage.client", reason="the extra openlineage is not installed")
@@ -118,4 +119,5 @@ def test_each_observed_operation_is_a_run_or_is_none() -> None:
     assert len(observed) > 15
     assert observed <= WRITES.keys() | READS
     assert not WRITES.keys() & READS
-    assert (WRITES.keys() | READS) - observed <= {"ingest", "merge"}
+    assert (WRITES.keys() | READS) - observed == {"ingest", "merge"}  # a job's run, and a builder's execute
+    assert vars(MergeBuilder.execute)["__lakemerge_observed__"] == "merge"
