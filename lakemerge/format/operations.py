@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["REPLACING", "WRITING", "Operation"]
+__all__ = ["CHANGING", "REPLACING", "WRITING", "Operation", "parts_of"]
 
 
 class Operation(StrEnum):
@@ -81,3 +81,22 @@ WRITING: Final = frozenset(
 )
 """Those that bring rows or records. A commit of an ingest job or a replay may bring none, and only note how far it
 is."""
+CHANGING: Final = frozenset(
+    {
+        Operation.ADD_COLUMNS,
+        Operation.CHANGE_COLUMNS,
+        Operation.RENAME_COLUMN,
+        Operation.DROP_COLUMNS,
+        Operation.CHANGE_MERGER,
+        Operation.ADD_CONSTRAINT,
+        Operation.DROP_CONSTRAINT,
+        Operation.SET_PROPERTIES,
+        Operation.SET_DESCRIPTION,
+    }
+)
+"""Those that change a part of a table's definition. One commit may have several of them."""
+
+
+def parts_of(operation: str) -> tuple[str, ...]:
+    """The operations that a commit has, as ``commitInfo`` names them."""
+    return tuple(operation.split(", "))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -22,8 +22,8 @@ from lakemerge.format.block_index import log_paths
 from lakemerge.format.consumers import Sent, registrations_of, sent_to
 from lakemerge.format.keys import BucketId, Key, Partition, keys_at
 from lakemerge.format.minor import Minor
-from lakemerge.format.names import EXPIRY_DOMAIN, LOG_DOMAIN_PREFIX, MINOR_DOMAIN_PREFIX, WINNER_TAG
-from lakemerge.format.operations import Operation
+from lakemerge.format.names import EXPIRY_DOMAIN, LOG_DOMAIN_PREFIX, MINOR_DOMAIN_PREFIX, STATE_DOMAIN, WINNER_TAG
+from lakemerge.format.operations import CHANGING, WRITING, Operation, parts_of
 from lakemerge.format.vectors import list_vector_files
 from lakemerge.handle import Handle
 from lakemerge.layout.placement import place_rows
@@ -40,10 +40,25 @@ from lakemerge.results.display import counted
 from mergers.interrupts import is_foreign
 from mergers.keys import key_columns
 
-__all__ = ["Lineage", "LineageEvent", "lineage_of"]
+__all__ = ["WITHOUT_EVENT", "Lineage", "LineageEvent", "lineage_of"]
 
 _MERGER = "lakemerge.merger.name"
-_CHANGES = (Operation.ADD_COLUMNS, Operation.CHANGE_COLUMNS, Operation.CHANGE_MERGER, Operation.SET_PROPERTIES)
+WITHOUT_EVENT: Final = frozenset(
+    {
+        Operation.CREATE,
+        Operation.UNCONVERT,
+        Operation.DROP,
+        Operation.RESERVE_ORDINALS,
+        Operation.MAINTENANCE,
+        Operation.SAVEPOINT,
+        Operation.DROP_SAVEPOINT,
+        Operation.REGISTER_CONSUMER,
+        Operation.DROP_CONSUMER,
+        Operation.EXPIRE_CONSUMERS,
+    }
+)
+"""Operations whose commits are no events: they change neither rows nor what is kept. What consumers read is told
+otherwise."""
 _CONSUMERS_GO = (Operation.DROP_CONSUMER, Operation.EXPIRE_CONSUMERS)
 REPLAY_APPLICATION = "lakemerge.replay."
 """The beginning of a replay's application id."""
@@ -118,33 +133,39 @@ class _Teller:
                 said = f"the table was {commit.replacement}, with another definition"
                 yield LineageEvent("DROP", version, operation, inputs=taken, words=said, details=about)
             yield from self._written(commit, made, about)
-        elif operation in (Operation.COMPACT, Operation.COMPACT_LOGS) or (
-            operation == Operation.RESCALE and (made or taken)
-        ):
-            yield self._rewritten(commit, made, taken, about)
-        elif operation == Operation.RESCALE:
-            said = f"the table has {about.get('buckets')} buckets instead of {about.get('before')}"
-            yield LineageEvent("FORK", version, operation, words=said, details=about)
-        elif operation == Operation.EXPIRE_TOMBSTONES or self._expires(commit):
-            said = f"deletes of versions up to {about.get('horizon')} are forgotten"
-            yield LineageEvent("EXPIRE", version, operation, words=said, details=about)
-        elif operation == Operation.VACUUM_FENCE:
-            said = f"versions before {about.get('oldestVersion')} are dropped, with the files that only they need"
-            yield LineageEvent("DROP", version, operation, words=said, details=about)
-        elif operation in (Operation.SEND, Operation.ADD_INFO):
-            yield self._noted(commit, about)
-        elif commit.metadata is not None and any(part in operation for part in _CHANGES):
+        elif (served := self._served(commit, made, taken, about)) is not None:
+            yield served
+        elif not CHANGING.isdisjoint(parts_of(operation)):
             yield LineageEvent("CHANGE", version, operation, words=self._change(commit, about), details=about)
         elif commit.overwrites or operation == Operation.OVERWRITE:
             yield self._overwritten(commit, made, taken, about)
-        elif made or operation in (
-            Operation.UPSERT,
-            Operation.DELETE,
-            Operation.UPDATE,
-            Operation.MERGE,
-            Operation.INGEST,
-        ):
+        elif operation == Operation.CONVERT:
+            said = f"{counted(len(taken), 'file')} of a plain Delta table became {len(made)}"
+            yield LineageEvent("CREATE", version, operation, inputs=taken, outputs=made, words=said, details=about)
+        elif made or operation in WRITING:
             yield from self._written(commit, made, about)
+
+    def _served(
+        self, commit: PastCommit, made: tuple[str, ...], taken: tuple[str, ...], about: Mapping[str, Any]
+    ) -> LineageEvent | None:
+        """The event of a service or a note; ``None`` if the commit is none."""
+        version, operation = commit.version, commit.operation
+        if operation in (Operation.COMPACT, Operation.COMPACT_LOGS) or (
+            operation == Operation.RESCALE and (made or taken)
+        ):
+            return self._rewritten(commit, made, taken, about)
+        if operation == Operation.RESCALE:
+            said = f"the table has {about.get('buckets')} buckets instead of {about.get('before')}"
+            return LineageEvent("FORK", version, operation, words=said, details=about)
+        if operation == Operation.EXPIRE_TOMBSTONES or self._expires(commit):
+            said = f"deletes of versions up to {about.get('horizon')} are forgotten"
+            return LineageEvent("EXPIRE", version, operation, words=said, details=about)
+        if operation == Operation.VACUUM_FENCE:
+            said = f"versions before {about.get('oldestVersion')} are dropped, with the files that only they need"
+            return LineageEvent("DROP", version, operation, words=said, details=about)
+        if operation == Operation.FORGET:
+            return self._forgotten(commit, about)
+        return self._noted(commit, about) if operation in (Operation.SEND, Operation.ADD_INFO) else None
 
     @staticmethod
     def _noted(commit: PastCommit, about: Mapping[str, Any]) -> LineageEvent:
@@ -167,18 +188,33 @@ class _Teller:
 
     def _change(self, commit: PastCommit, about: Mapping[str, Any]) -> str:
         """The change of the definition in words."""
-        said = []
-        if Operation.ADD_COLUMNS in commit.operation:
-            said.append(f"columns were added: {about.get('columns')}")
-        if Operation.CHANGE_COLUMNS in commit.operation:
-            parts = [name for name in ("nullable", "comments", "widen", "order") if name in about]
-            said.append(f"columns were changed: {', '.join(f'{name} {about[name]}' for name in parts)}")
-        if Operation.CHANGE_MERGER in commit.operation:
-            before = f" instead of {self.merger}" if self.merger not in (None, about.get("merger")) else ""
-            said.append(f"the merger is {about.get('merger')}{before}, with options {about.get('mergerOptions')}")
-        if Operation.SET_PROPERTIES in commit.operation:
-            said.append(f"properties were set: {about.get('properties')}")
-        return "; ".join(said)
+        before = f" instead of {self.merger}" if self.merger not in (None, about.get("merger")) else ""
+        changed = [f"{name} {about[name]}" for name in ("nullable", "comments", "widen", "order") if name in about]
+
+        def named(name: str) -> object:
+            return about.get(name, dict(about))  # of a plain table, whose commits name it otherwise
+
+        words = {
+            Operation.ADD_COLUMNS: f"columns were added: {named('columns')}",
+            Operation.CHANGE_COLUMNS: f"columns were changed: {', '.join(changed) or dict(about)}",
+            Operation.RENAME_COLUMN: f"columns were renamed: {named('renamed')}",
+            Operation.DROP_COLUMNS: f"columns were dropped: {named('dropped')}",
+            Operation.CHANGE_MERGER: (
+                f"the merger is {about.get('merger')}{before}, with options {about.get('mergerOptions')}"
+            ),
+            Operation.ADD_CONSTRAINT: f"constraints were added: {named('addConstraints')}",
+            Operation.DROP_CONSTRAINT: f"constraints were dropped: {named('dropConstraints')}",
+            Operation.SET_PROPERTIES: f"properties were set: {named('properties')}",
+            Operation.SET_DESCRIPTION: f"the description is {about.get('description')!r}",
+        }
+        return "; ".join(words[Operation(part)] for part in parts_of(commit.operation) if part in CHANGING)
+
+    @staticmethod
+    def _forgotten(commit: PastCommit, about: Mapping[str, Any]) -> LineageEvent:
+        states = [a for a in commit.actions if isinstance(a, DomainMetadata) and a.domain == STATE_DOMAIN]
+        ended = f": versions before {commit.version} are dropped, with the files that only they need" if states else ""
+        said = f"{_keys(about.get('keys'))} forgotten{ended}"
+        return LineageEvent("DROP", commit.version, commit.operation, words=said, details=about)
 
     def _written(self, commit: PastCommit, made: tuple[str, ...], about: Mapping[str, Any]) -> Iterator[LineageEvent]:
         version, operation = commit.version, commit.operation
@@ -200,7 +236,7 @@ class _Teller:
         kind = "REPLAY" if txn is not None and txn.app_id.startswith(REPLAY_APPLICATION) else "CREATE"
         by = "" if txn is None else f" by {txn.app_id}, number {txn.version}"
         rows = commit.metrics.get("numSourceRows")
-        what = _of(rows, "delete" if operation == Operation.DELETE else "record")
+        what = _of(rows, "delete" if operation in (Operation.DELETE, Operation.ERASE) else "record")
         were = "was" if _is_one(rows) else "were"
         said = f"{'' if rows is None else f'{rows} '}{what} {were} committed{by}"
         details = {**about, **commit.info}
@@ -398,6 +434,10 @@ class _Mine:
             same = other.bucket_id == base.bucket_id and other.buckets == base.buckets and other is not base
             if same and other.add.path.rpartition("/")[0] == folder:
                 yield other
+
+
+def _keys(count: object) -> str:
+    return f"{count} {'key was' if _is_one(count) else 'keys were'}"
 
 
 def _of(count: object, noun: str) -> str:

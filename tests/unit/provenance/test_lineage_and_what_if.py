@@ -6,9 +6,13 @@ import datetime as dt
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from lakemerge import InputError, LakeTable, RowMerger, VersionNotFoundError
+from lakemerge.format.operations import CHANGING, REPLACING, WRITING, Operation
+from lakemerge.provenance.lineage import WITHOUT_EVENT
 from mergers.row import Record
 from tests.unit.faults import create, frame, listing, rows_of
 
@@ -49,6 +53,88 @@ def test_what_each_commit_did(tmp_path: Path) -> None:
     assert not any(event.gone for event in found)
     assert [event.version for event in table.lineage(3)] == [1, 2, 3]
     assert found.to_arrow().column("event").to_pylist() == [kind for kind, _ in kinds]
+
+
+CHANGES: dict[Operation, tuple[dict[str, Any], str]] = {
+    Operation.ADD_COLUMNS: ({"add_columns": "w STRING"}, 'columns were added: ["w"]'),
+    Operation.CHANGE_COLUMNS: ({"comments": {"v": "words"}}, 'columns were changed: comments {"v":"words"}'),
+    Operation.RENAME_COLUMN: ({"rename_columns": {"v": "text"}}, 'columns were renamed: {"v":"text"}'),
+    Operation.DROP_COLUMNS: ({"drop_columns": ["v"]}, 'columns were dropped: ["v"]'),
+    Operation.CHANGE_MERGER: (
+        {"merger": "first-row"},
+        "the merger is first-row instead of event-time, with options {}",
+    ),
+    Operation.ADD_CONSTRAINT: ({"add_constraints": {"some": "k > 0"}}, 'constraints were added: {"some":"k > 0"}'),
+    Operation.DROP_CONSTRAINT: ({"drop_constraints": ["first"]}, 'constraints were dropped: {"first":"o > 0"}'),
+    Operation.SET_PROPERTIES: ({"properties": {"mine": "yes"}}, 'properties were set: {"mine":"yes"}'),
+    Operation.SET_DESCRIPTION: ({"description": "orders"}, "the description is 'orders'"),
+}
+EVENTS = {
+    Operation.CONVERT: "CREATE",
+    Operation.COMPACT: "JOIN",
+    Operation.COMPACT_LOGS: "JOIN",
+    Operation.RESCALE: "FORK",
+    Operation.VACUUM_FENCE: "DROP",
+    Operation.FORGET: "DROP",
+    Operation.EXPIRE_TOMBSTONES: "EXPIRE",
+    Operation.RESTORE: "RESTORE",
+    Operation.SEND: "SEND",
+    Operation.ADD_INFO: "ADDINFO",
+}
+"""Operations that neither write, replace nor change a definition, and that are events."""
+
+
+@pytest.mark.parametrize("operation", CHANGING)
+def test_each_change_of_the_definition_is_told(operation: Operation, tmp_path: Path) -> None:
+    change, words = CHANGES[operation]
+    table = create(tmp_path / "t")
+    table.alter(add_constraints={"first": "o > 0"})
+    table.alter(**change)
+    event = table.lineage().events[-1]
+    assert (event.kind, event.version, event.operation, event.words) == ("CHANGE", 2, operation, words)
+
+
+def test_changes_of_one_commit_are_told_together(tmp_path: Path) -> None:
+    table = create(tmp_path / "t")
+    table.alter(rename_columns={"v": "text"}, add_columns="w STRING", description="orders")
+    (event,) = table.lineage().events
+    assert event.operation == "RENAME COLUMN, ADD COLUMNS, SET DESCRIPTION"
+    assert event.words == (
+        "columns were renamed: {\"v\":\"text\"}; columns were added: [\"w\"]; the description is 'orders'"
+    )  # fmt: skip
+
+
+def test_each_operation_is_an_event_or_known_to_be_none(tmp_path: Path) -> None:
+    kinds = (CHANGING, REPLACING | WRITING, frozenset(EVENTS), WITHOUT_EVENT)
+    assert {operation: sum(operation in kind for kind in kinds) for operation in Operation} == dict.fromkeys(
+        Operation, 1
+    )
+    table = busy(tmp_path / "t")
+    write_deltalake(tmp_path / "plain", pa.table({"k": [1]}))
+    LakeTable.convert(tmp_path / "plain", key=["k"])
+    table.delete(frame([(9, 5)], ["k", "o"]))
+    table.compact()
+    table.expire_tombstones(retention=NOW)
+    table.record_send("somewhere")
+    table.associate("https://tickets.example/1")
+    table.forget([{"k": 8}], drop_history=True)
+    table.upsert(frame([(1, 1, "a")]))
+    table.compact()
+    table.vacuum(dry_run=False, retention=NOW, enforce_retention=False)
+    events = [*table.lineage().events, *LakeTable.open(tmp_path / "plain").lineage().events]
+    assert {event.operation: event.kind for event in events}.items() >= EVENTS.items()
+
+
+def test_forgetting_ends_earlier_versions(tmp_path: Path) -> None:
+    table = create(tmp_path / "t")
+    table.upsert(frame([(1, 1, "a"), (2, 1, "b")]))
+    table.forget([{"k": 1}])
+    (told,) = [event for event in table.lineage() if event.operation == "FORGET"]
+    assert (told.kind, told.details["keys"]) == ("DROP", "1")
+    assert told.words.startswith(f"1 key was forgotten: versions before {told.version} are dropped")
+    with pytest.raises(VersionNotFoundError):
+        LakeTable.open(tmp_path / "t", version=told.version - 1)
+    LakeTable.open(tmp_path / "t", version=told.version)
 
 
 def test_events_outlive_their_content(tmp_path: Path) -> None:
