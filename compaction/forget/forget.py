@@ -60,7 +60,10 @@ __all__ = ["ForgetOptions", "forget_open"]
 _ROUNDS: Final = 5
 """How often it begins again, where others write the keys or compact their file slices meanwhile."""
 _VERSION: Final = re.compile(r"(?:^|/)(\d{20})[.-]")
-_NAMED: Final = "a property, a name or a text of the table has a key: change it, and then call forget again"
+_NAMED: Final = (
+    "a property, a name or a text of the table, or an option of its merger, has a key: change it, and then call forget "
+    "again"
+)
 _PARTITION: Final = (
     "the key is the value of a partition, which stays as long as the table has a base file of it, even an empty one: "
     "overwrite the table with its own rows, and then call forget again"

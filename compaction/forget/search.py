@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from compaction.forget.sought import Sought
 from lakemerge.delta import Action, Snapshot, encode
 from lakemerge.errors import LakeMergeError
+from lakemerge.format.config import MERGER_OPTIONS
 from lakemerge.format.consumers import CONSUMER_DOMAIN_PREFIX
 from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX, INGEST_FOLDER
 from lakemerge.format.names import (
@@ -49,7 +50,10 @@ _LAST_CHECKPOINT: Final = f"{DELTA_LOG}/_last_checkpoint"
 _CODECS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _CONDITIONS: Final = ("predicate", "set", "clauses", "where", "condition", "keys")
 """Parameters of operations that hold conditions, or keys that somebody noted."""
-_NAMES: Final = ("name", "names", "to", "uri", "description", "properties")
+_NAMES: Final = (
+    *("name", "names", "to", "uri", "description", "properties"),
+    *("comments", "mergerOptions", "addConstraints", "dropConstraints"),
+)
 """Parameters that hold other words of callers. Numbers are not looked for there."""
 _OURS: Final = frozenset(
     {
@@ -274,7 +278,18 @@ def _in_definition(body: Mapping[str, Any], sought: Sought) -> bool:
     for name, value in properties.items():
         if name.startswith("delta.constraints.") or not name.startswith(("lakemerge.", "delta.")):
             told += [name, value]
-    return any(sought.in_text(str(text)) for text in told if text is not None)
+    if any(sought.in_text(str(text)) for text in told if text is not None):
+        return True
+    return sought.in_values(_given(orjson.loads(properties.get(MERGER_OPTIONS) or "{}"), sought.config.schema.names))
+
+
+def _given(value: object, columns: Collection[str]) -> object:
+    """The options of a merger without the names of columns, which many of them are."""
+    if isinstance(value, Mapping):
+        return [_given(part, columns) for pair in value.items() for part in pair]
+    if isinstance(value, list):
+        return [_given(part, columns) for part in value]
+    return None if value in columns else value
 
 
 def _comments(value: object) -> Iterator[object]:

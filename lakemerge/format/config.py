@@ -23,12 +23,14 @@ from lakemerge.schema.widening import check_type_changes
 from mergers import Merger, MergerRegistry, TableShape
 from mergers.wording import argument, in_python
 
-__all__ = ["CONSTRAINT_PREFIX", "REMEMBERED", "TableConfig", "bucket_problems"]
+__all__ = ["CONSTRAINT_PREFIX", "MERGER_OPTIONS", "REMEMBERED", "TableConfig", "bucket_problems"]
 
 
 _PREFIX = "lakemerge."
 CONSTRAINT_PREFIX: Final = "delta.constraints."
 """Delta's own properties: a constraint's name follows, and its condition is the value."""
+MERGER_OPTIONS: Final = "lakemerge.merger.options"
+"""The property with the options of the merger, as JSON."""
 REMEMBERED: Final = "lakemerge.tombstoneColumns"
 """The property that names what tombstones remember beside the ordering. It is there only if they do."""
 

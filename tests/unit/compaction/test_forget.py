@@ -364,6 +364,48 @@ def test_names_of_the_table_are_found_and_told(tmp_path: Path) -> None:
     assert left_of(path) == []
 
 
+@pytest.mark.parametrize(
+    ("merger", "options", "without"),
+    [
+        ("expression", {"columns": {"name": f"if(new.email = '{PERSON}', old.name, new.name)"}}, {"default": "last"}),
+        ("expression", {"remove_when": f"new.name = '{PERSON}'"}, {}),
+        ("partial-update", {"unset": "default", "defaults": {"name": PERSON}}, {}),
+    ],
+)
+def test_options_of_the_merger_are_found_and_told(
+    merger: str, options: dict[str, object], without: dict[str, object], tmp_path: Path
+) -> None:
+    path = tmp_path / "t"
+    people(path, merger=merger, options=options).upsert(everybody())
+    LakeTable.open(path).forget(key())
+    age(path)
+    told = LakeTable.open(path).forget(key())
+    assert told.state == "found"
+    assert all("an option of its merger, has a key" in left.reason for left in told.left)
+    LakeTable.open(path).alter(merger=merger, options=without)
+    forgotten(path)
+    assert grep(path, PERSON) == []
+
+
+def test_a_column_that_an_option_names_is_no_key(tmp_path: Path) -> None:
+    path, options = tmp_path / "t", {"sequence_groups": {"o": ["name"]}}
+    people(path, ordering=[], merger="partial-update", options=options).upsert(rows(["name"], 1))
+    assert forgotten(path, "name").to_arrow().num_rows == 0
+
+
+def test_a_constraint_that_was_dropped_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    table = people(path)
+    as_a_row(table)
+    forgotten(path)
+    table = LakeTable.open(path)
+    table.alter(add_constraints={"others": f"email <> '{PERSON}'"})
+    table.alter(drop_constraints=["others"])
+    assert grep(path, PERSON)
+    forgotten(path)
+    assert grep(path, PERSON) == []
+
+
 def test_records_that_cannot_be_merged_refuse_it(tmp_path: Path) -> None:
     """Their logs would stay, and the key with them. The other key's records are told, and its row stays."""
     path = tmp_path / "t"
