@@ -115,6 +115,7 @@ class StagedTable:
                 files = [base.merged_to(tip.version) for base in bases]
                 return Attempt([*made.actions, *files], {**made.metrics, **metrics})
 
+            # As in Delta, a commit that may replace a table says so, whether there was one or not.
             operation = Operation.CREATE_AS_SELECT if not self.may_replace else Operation.REPLACE_AS_SELECT
             outcome = self.handle.log.commit(
                 None,

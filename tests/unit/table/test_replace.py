@@ -506,8 +506,14 @@ def test_provenance_begins_at_the_rows_of_a_query(tmp_path: Path) -> None:
 
 
 def test_a_table_that_a_query_makes_has_its_rows_from_the_first_version(tmp_path: Path) -> None:
+    """Also where the commit says that it may replace a table, and there was none."""
     table = made_of(tmp_path / "t", row("a"), key=["id"])
-    (made,) = table.lineage().events
+    assert table.history()[0].operation == "CREATE OR REPLACE TABLE AS SELECT"
+    table.upsert(row("a", 2.0))
+    table.restore(version=0)
+    assert [event.version for event in table.lineage(key={"id": "a"}).events] == [0, 2]
+    assert not any("replaced" in note for note in table.what_if(since=0).notes)
+    (made,) = table.lineage(0).events
     assert (made.kind, made.version, made.inputs) == ("CREATE", 0, ())
     assert [base.add.path for base in table.opened.view.base_files] == list(made.outputs)
     assert table.explain({"id": "a"}, since=0).row == {"id": "a", "part": "p", "x": 1.0}
