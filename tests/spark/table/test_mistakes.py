@@ -148,7 +148,7 @@ READING = [
     Mistake("a path that is no table", lambda w: w.spark.read.format("lakemerge").load(w.path + "x"), NotATableError,
         "no Delta log", "/tx", "check the path and its spelling", True),
     Mistake("a plain Delta table", plain_delta, NotATableError,
-        "not a LakeMerge table", "/plain", "LakeTable.create", True),
+        "not a LakeMerge table", "/plain", "LakeTable.convert", True),
     Mistake("no path", lambda w: w.spark.read.format("lakemerge").load(), InputError,
         "give the table's path", ".load(path)", "table.create_temp_view(name)", True),
     Mistake("a view without a path",
