@@ -18,7 +18,7 @@ from tests.interleavings.operations import WORLDS, Operation, World, operations_
 from tests.interleavings.oracle import Case, Judge, Verdict
 from tests.interleavings.turns import MUTATING, Outcome, Schedule, Touch
 
-__all__ = ["KINDS", "Bad", "Coverage", "Explorer", "replayed"]
+__all__ = ["KINDS", "Bad", "Coverage", "Explorer", "alone", "is_commit", "replayed", "singles"]
 
 _READ_FAULTS = ("fail", "gone")
 _PUT_FAULTS = ("fail", "lost", "late", "gone", "gone-after", "gone-late", "kill-after")
@@ -117,10 +117,10 @@ def lines_of(world: World, operation: Operation, *, opcodes: bool = False) -> in
 def faults_of(touch: Touch) -> Sequence[str]:
     if touch.method not in MUTATING:
         return _READ_FAULTS
-    return (*_PUT_FAULTS, "stuck") if _is_commit(touch) else _PUT_FAULTS
+    return (*_PUT_FAULTS, "stuck") if is_commit(touch) else _PUT_FAULTS
 
 
-def _is_commit(touch: Touch) -> bool:
+def is_commit(touch: Touch) -> bool:
     return touch.method == "put_if_absent" and "_delta_log/" in touch.paths[0]
 
 
@@ -178,7 +178,7 @@ def pairs_with_faults(world: World, operations: Sequence[Operation]) -> Iterator
         for second in operations:
             for at, touch in enumerate(alone(world, first).touches, start=1):
                 for fault in _AFTER if touch.method in MUTATING else ():
-                    if fault != "stuck" or _is_commit(touch):
+                    if fault != "stuck" or is_commit(touch):
                         yield Case(world, (first, second), Schedule.of(f"A{at}!{fault} B A"))
                         if fault in ("stuck", "gone-late"):
                             yield Case(world, (first, second), Schedule.of(f"A{at}!{fault} A A+ B"))

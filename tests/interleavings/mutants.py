@@ -42,10 +42,11 @@ class Mutant:
     def __init__(self, path: Path, number: int) -> None:
         self.path, self.number = path, number
         self.tree = ast.parse(path.read_text())
-        self.line, self.what = _changed(self.tree, number)
+        self.function, self.what = _changed(self.tree, number)
 
     def __str__(self) -> str:
-        return f"{self.path.relative_to(ROOT)}:{self.line}: {self.what}"
+        # Numbers of lines would be others after the next change of the file.
+        return f"{self.path.relative_to(ROOT)}: {self.function}: {self.what}"
 
 
 def mutants_of(path: Path) -> int:
@@ -73,9 +74,19 @@ def _places(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
             yield node, "call"
 
 
-def _changed(tree: ast.Module, number: int) -> tuple[int, str]:
-    """Change the place in the tree. Returns the line, and what it was."""
+def _function_of(tree: ast.AST, wanted: ast.AST) -> str:
+    """The class and the function around a place, as in ``Log.commit``. ``the module``, if there is none."""
+    names = []
+    for node in ast.walk(tree):  # what is outside comes before what is inside
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and wanted in ast.walk(node):
+            names.append(node.name)
+    return ".".join(names) or "the module"
+
+
+def _changed(tree: ast.Module, number: int) -> tuple[str, str]:
+    """Change the place in the tree. Returns the function around it, and what it was."""
     node, kind = next(place for at, place in enumerate(_places(tree)) if at == number)
+    function = _function_of(tree, node)
     before = ast.unparse(copy.deepcopy(node)).splitlines()[0][:90]
     if isinstance(node, ast.Compare):
         node.ops[0] = _COMPARED[type(node.ops[0])]()
@@ -93,7 +104,7 @@ def _changed(tree: ast.Module, number: int) -> tuple[int, str]:
                 if isinstance(body, list) and node in body:
                     body[body.index(node)] = ast.Pass()
     ast.fix_missing_locations(tree)
-    return node.lineno, f"{kind}: {before}"  # type: ignore[attr-defined]
+    return function, f"{kind}: {before}"
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 NAMED = re.compile(
     r"`((?:unit|clusters|property|merge_source|soak|spark|s3|stores|interop|conformance|golden|interleavings)/[\w./]*)(?:::(\w+))?`"
@@ -18,6 +20,35 @@ def test_promises_name_tests_that_are_there() -> None:
     assert len(promises) > 15
     for promise in promises:
         assert_tests_are_there(promise)
+
+
+def test_each_promise_names_one_schedule_or_test_that_holds_it() -> None:
+    """A folder or a file is not enough: its tests may be about something else."""
+    text = (ROOT / "docs" / "guarantees.md").read_text()
+    held = [line.rsplit(" | ", 1)[1] for line in text.splitlines() if line.startswith("| ") and "tests |" not in line]
+    assert len(held) > 100
+    for names in held:
+        found = NAMED.findall(names)
+        assert found, names
+        assert all(test for _, test in found), names
+        assert_tests_are_there(names)
+
+
+def test_each_schedule_of_a_promise_is_named() -> None:
+    """What is played for a promise stands beside it."""
+    text = (ROOT / "docs" / "guarantees.md").read_text()
+    played = (ROOT / "tests" / "interleavings" / "test_schedules.py").read_text()
+    tests = re.findall(r"^@held_by\((?:.|\n)*?\)\ndef (test_\w+)\(", played, flags=re.MULTILINE)
+    assert len(tests) > 20
+    assert [test for test in tests if f"`interleavings/test_schedules.py::{test}`" not in text] == []
+
+
+def test_a_wrong_name_is_found() -> None:
+    named = "`unit/docs/test_guarantees.py::test_a_wrong_name_is_found`"
+    assert_tests_are_there(named)
+    for wrong in ("`unit/docs/test_guarantees.py::test_a_wrong_name`", "`unit/docs/test_guarantee.py`", "no test"):
+        with pytest.raises(AssertionError):
+            assert_tests_are_there(wrong)
 
 
 def test_the_threat_model_names_tests_that_are_there() -> None:
