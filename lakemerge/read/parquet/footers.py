@@ -8,7 +8,7 @@ ColumnChunk, ColumnMetaData, Statistics, SizeStatistics), in Thrift's compact pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -58,15 +58,17 @@ def check_chunks(data: bytes, footer: pq.FileMetaData) -> None:
     :param data: the footer's bytes in the file.
     :param footer: the footer as pyarrow parsed it.
     """
+    leaves = [_Leaf(footer.schema.column(index)) for index in range(len(footer.schema))]
+
+    def check(group: Mapping[int, Any]) -> None:
+        chunks = group[_COLUMNS]
+        if len(chunks) != len(leaves):
+            raise ValueError(f"a row group of {len(chunks)} columns, not {len(leaves)}")
+        for leaf, chunk in zip(leaves, chunks, strict=True):
+            leaf.check(chunk)
+
     try:
-        groups = _Reader(data).struct(0)[_ROW_GROUPS]
-        leaves = [_Leaf(footer.schema.column(index)) for index in range(len(footer.schema))]
-        for group in groups:
-            chunks = group[_COLUMNS]
-            if len(chunks) != len(leaves):
-                raise ValueError(f"a row group of {len(chunks)} columns, not {len(leaves)}")
-            for leaf, chunk in zip(leaves, chunks, strict=True):
-                leaf.check(chunk)
+        _Reader(data, check).struct(0)[_ROW_GROUPS]
     except (IndexError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"the footer's row groups cannot be read: {error!r}") from error
 
@@ -104,11 +106,16 @@ class _Leaf:
 
 
 class _Reader:
-    """Reads Thrift's compact protocol. A struct becomes a mapping from field numbers to values."""
+    """Reads Thrift's compact protocol. A struct becomes a mapping from field numbers to values.
 
-    def __init__(self, data: bytes) -> None:
+    :param group: is told of each row group. They are not kept: as Python's values, a footer of many groups of hundreds
+        of columns takes a hundred times its size.
+    """
+
+    def __init__(self, data: bytes, group: Callable[[Any], None]) -> None:
         self._data = data
         self._at = 0
+        self._group = group
 
     def struct(self, depth: int) -> dict[int, Any]:
         found: dict[int, Any] = {}
@@ -123,7 +130,13 @@ class _Reader:
             number = number + (head >> 4) if head >> 4 else self._zigzag()
             if number in found:  # pyarrow's reader would merge the two
                 raise ValueError(f"the footer has a struct with two fields {number}")
-            found[number] = kind == _TRUE if kind in (_TRUE, _FALSE) else self._value(kind, depth)
+            if depth == 0 and number == _ROW_GROUPS and kind == _LIST:
+                element, size = self._list_head()
+                for _ in range(size):
+                    self._group(self._value(element, depth + 1))
+                found[number] = None
+            else:
+                found[number] = kind == _TRUE if kind in (_TRUE, _FALSE) else self._value(kind, depth)
 
     def _value(self, kind: int, depth: int) -> Any:
         if depth > _DEEPEST:
@@ -135,9 +148,8 @@ class _Reader:
         if kind == _STRUCT:
             return self.struct(depth + 1)
         if kind in (_LIST, _SET):
-            head = self._bytes(1)[0]
-            size = head >> 4 if head >> 4 < 15 else self._varint()
-            return [self._value(head & 15, depth + 1) for _ in range(size)]
+            element, size = self._list_head()
+            return [self._value(element, depth + 1) for _ in range(size)]
         if kind == _MAP:
             size = self._varint()
             kinds = self._bytes(1)[0] if size else 0
@@ -147,6 +159,11 @@ class _Reader:
         if kind in (_DOUBLE, _UUID):
             return self._bytes(8 if kind == _DOUBLE else 16)
         raise ValueError(f"the footer has a value of type {kind}")
+
+    def _list_head(self) -> tuple[int, int]:
+        """The type of a list's elements, and how many there are."""
+        head = self._bytes(1)[0]
+        return head & 15, head >> 4 if head >> 4 < 15 else self._varint()
 
     def _bytes(self, size: int) -> bytes:
         start, self._at = self._at, self._at + size
