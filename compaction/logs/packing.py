@@ -22,8 +22,9 @@ from lakemerge.format.names import KIND_COLUMN, LOG_FOLDER, RECORDS_COLUMN
 from lakemerge.layout.view import FileSlice
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
-from lakemerge.read.runs import block_run, key_ranges
+from lakemerge.read.runs import block_budgets, block_run, key_ranges
 from lakemerge.read.sources import block_schema, block_stream, check_keys
+from lakemerge.read.spill import Spill, needs_spill
 from lakemerge.schema.names import ColumnNames
 from lakemerge.write.carried import turns_of
 from lakemerge.write.pack import stored_bound
@@ -185,33 +186,31 @@ def _merged(
     config = merge.config
     # All keys of the bucket, even if some are merged already: the records' versions decide which are live.
     file_slice = FileSlice(part.bucket_id, part.buckets, blocks=part.blocks)
-    per_block = max(1, merge.settings.merge_budget_bytes // 2 // len(part.blocks))
+    per_block, per_step = block_budgets(part.blocks, merge.settings.merge_budget_bytes, len(config.schema))
     schemas = [_block_schema(merge, block) for block in part.blocks]
-    runs = [
-        block_run(
-            block_stream(block, schema, file_slice, config, files, per_block), schema, config.key, block, per_block
-        )
-        for block, schema in zip(part.blocks, schemas, strict=True)
-    ]
     numbers = [sets.index(config.names.carried(block.file.columns)) for block in part.blocks]
     alone = len(set(numbers)) == 1
-    step_bytes = merge.settings.merge_budget_bytes
-    for tables in key_ranges(runs, at_once=merge.store.reads_at_once, budget_bytes=step_bytes):
-        by_set: dict[int, list[tuple[int, pa.Table]]] = {}
-        for place, (block, table) in enumerate(zip(part.blocks, tables, strict=True)):
-            if table.num_rows:
-                by_set.setdefault(numbers[place], []).append((place, _told(table, block)))
-        turns = _turns(by_set, config.key)
-        for number, found in by_set.items():
-            rows = pa.concat_tables([table for _, table in found])
-            # Blocks are in commit order, but the versions of two files of one log compaction interleave.
-            order = np.argsort(rows.column(VERSION_COLUMN).to_numpy(), kind="stable")
-            order = order[sort_order(_taken(key_columns(rows, config.key), order))]
-            for turn in np.unique(turns[number]).tolist():
-                own = gather(rows, order[turns[number][order] == turn])
-                kept = _deciding(own, sets[number], merge) if alone else own
-                if kept.num_rows:
-                    yield (turn, number), kept
+    with Spill(is_needed=needs_spill(part.blocks, merge.settings.merge_budget_bytes)) as spill:
+        runs = []
+        for block, schema in zip(part.blocks, schemas, strict=True):
+            stream = block_stream(block, schema, file_slice, config, files, per_block)
+            runs.append(block_run(spill.through(stream, files, block.file.path), schema, config.key, block, per_block))
+        for tables in key_ranges(runs, at_once=merge.store.reads_at_once, budget_bytes=per_step):
+            by_set: dict[int, list[tuple[int, pa.Table]]] = {}
+            for place, (block, table) in enumerate(zip(part.blocks, tables, strict=True)):
+                if table.num_rows:
+                    by_set.setdefault(numbers[place], []).append((place, _told(table, block)))
+            turns = _turns(by_set, config.key)
+            for number, found in by_set.items():
+                rows = pa.concat_tables([table for _, table in found])
+                # Blocks are in commit order, but the versions of two files of one log compaction interleave.
+                order = np.argsort(rows.column(VERSION_COLUMN).to_numpy(), kind="stable")
+                order = order[sort_order(_taken(key_columns(rows, config.key), order))]
+                for turn in np.unique(turns[number]).tolist():
+                    own = gather(rows, order[turns[number][order] == turn])
+                    kept = _deciding(own, sets[number], merge) if alone else own
+                    if kept.num_rows:
+                        yield (turn, number), kept
 
 
 def _turns(by_set: Mapping[int, Sequence[tuple[int, pa.Table]]], key: Sequence[str]) -> Mapping[int, Ints]:

@@ -23,7 +23,7 @@ from lakemerge.read.failures import MOST_FAILING, listed
 from lakemerge.read.filter.filter import Filter
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.read.parquet.row_groups import key_bounds, matching
-from lakemerge.read.runs import Run, block_run, each_file, key_ranges
+from lakemerge.read.runs import Run, block_budgets, block_run, each_file, key_ranges
 from lakemerge.read.sources import PLACE, MergeSpec, block_schema, block_stream, stored_streams, tombstone_stream
 from lakemerge.read.spill import Spill, needs_spill
 from lakemerge.results.findings import FailedKey
@@ -263,8 +263,8 @@ def _fold_ranges(
     :param probed: see :func:`lakemerge.read.sources.stored_streams`, also for ``whole``.
     """
     config, shape = spec.config, spec.config.shape
-    budget = spec.settings.merge_budget_bytes // 2
-    per_block = budget if file_slice.log_bytes <= budget else max(1, budget // len(file_slice.blocks))
+    budget = max(1, spec.settings.merge_budget_bytes // 3)
+    per_block, per_step = block_budgets(file_slice.blocks, spec.settings.merge_budget_bytes, len(logged))
     schemas = [whole.get(file.ordinal) for file in file_slice.row_files if file.rows]
     streams = stored_streams(spec, file_slice, stored, files, budget, probed=probed, whole=whole)
     runs = [
@@ -279,8 +279,7 @@ def _fold_ranges(
             schema = block_schema(logged, block, spec.config.names)
             stream = block_stream(block, schema, file_slice, config, files, per_block, number=number)
             runs.append(block_run(spill.through(stream, files, block.file.path), schema, shape.key, block, per_block))
-        step_bytes = spec.settings.merge_budget_bytes
-        for parts in key_ranges(runs, at_once=spec.store.reads_at_once, budget_bytes=step_bytes):
+        for parts in key_ranges(runs, at_once=spec.store.reads_at_once, budget_bytes=per_step):
             base = _interleaved([part.select(stored.names) for part in parts[:count]], stored, shape.key)
             kept = [part for part, schema in zip(parts[:count], schemas, strict=True) if schema is not None]
             tombstones, logs = parts[count], parts[count + 1 :]

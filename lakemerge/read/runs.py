@@ -5,6 +5,10 @@ file slice advance together. Each unfinished run has a last key in memory; the s
 takes the rows up to the cut from every run. All records of a key come in one step. If the store is far away, the first
 rows of several runs are fetched at once. Later rows are fetched run by run.
 
+A step costs time for each run and column, however few rows it has. If runs were read on only when they are empty, each
+step would empty one of them and take a few rows of the others. So they are read on when they are half empty: then a
+step has about half a batch of each.
+
 Hundreds of runs may have one row each, of many MiB. So a run whose first key is known is opened only when its turn
 comes: while it is closed, no step takes that key or a later one. And if the rows of a step are more than the budget,
 the step is cut once more. Only the records of one key may exceed the budget, because they come together.
@@ -25,7 +29,10 @@ from mergers import portions
 from mergers.keys import KeyColumns, key_columns
 from mergers.portions import is_large
 
-__all__ = ["Run", "block_run", "each_file", "key_position", "key_ranges"]
+__all__ = ["Run", "block_budgets", "block_run", "each_file", "key_position", "key_ranges"]
+
+_ARRAY_BYTES = 512
+"""About what an array takes beside its values."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -57,9 +64,15 @@ class Run:
         self.path = path
         self.first_key = first_key
         self.first_bytes = first_bytes
-        self.held = schema.empty_table()
+        self._none = schema.empty_table()
+        self.held = self._none
         self.is_open = False
         self.finished = False
+        self._batch_rows = 0
+        """The rows of the last batch."""
+        self._first: Key | None = None
+        self._last: Key | None = None
+        """The keys of the first and the last row in memory, once they are known. Most steps take rows of few runs."""
 
     def more(self) -> None:
         """Read the next batch into memory. After the last one the run is finished."""
@@ -67,33 +80,61 @@ class Run:
         batch, self.finished = next(self._batches, (None, True))
         if self.finished:
             self._batches = iter(())  # a stream keeps its last table in memory
-        if batch is not None:
+        if batch is not None and batch.num_rows:
+            self._batch_rows = batch.num_rows
+            self._last = None
             self.held = pa.concat_tables([self.held, batch]) if self.held.num_rows else batch
 
     def fill(self) -> None:
-        """Make sure that at least one row is in memory, if there is one left."""
-        while not self.finished and self.held.num_rows == 0:
+        """Make sure that more than half a batch is in memory, if there is that much left. So there are at most one and
+        a half."""
+        while not self.finished and self.held.num_rows <= self._batch_rows // 2:
             self.more()
 
     def last_key(self) -> Key:
-        keys = key_columns(self.held.slice(self.held.num_rows - 1), self.key)
-        return keys_at(keys, [0])[0]
+        if self._last is None:
+            self._last = self._key_at(self.held.num_rows - 1)
+        return self._last
 
     def first_held(self) -> Key:
-        return keys_at(key_columns(self.held.slice(0, 1), self.key), [0])[0]
+        if self._first is None:
+            self._first = self._key_at(0)
+        return self._first
+
+    def _key_at(self, place: int) -> Key:
+        return keys_at(key_columns(self.held.select(self.key).slice(place, 1), self.key), [0])[0]
 
     def take(self, cut: Key | None, *, before: Key | None = None) -> pa.Table:
         """Remove and return the rows with a key up to and including the cut, and below ``before``. ``None`` is no
         limit."""
         count = self.held.num_rows
+        if not count or (cut is not None and cut < self.first_held()):
+            return self._none
         if cut is not None:
             count = _rows_up_to(self.held, self.key, cut, after=True)
         if before is not None:
             count = min(count, _rows_up_to(self.held, self.key, before, after=False))
+        if not count:
+            return self._none
         taken = self.held.slice(0, count)
         # A slice without rows would keep what it is a slice of in memory.
-        self.held = self.held.slice(count) if count < self.held.num_rows else self.held.schema.empty_table()
+        self.held = self.held.slice(count) if count < self.held.num_rows else self._none
+        self._first = None
         return taken
+
+
+def block_budgets(blocks: Sequence[LogBlock], merge_budget_bytes: int, columns: int) -> tuple[int, int]:
+    """About the most bytes of a table of each of these blocks, and of a step.
+
+    All blocks are whole if they are a third of the budget, as stored rows may be another one: a run has up to one and
+    a half tables in memory. A table of many columns may have more than its share, and so may a step then. With less,
+    its arrays would take more than its values.
+    """
+    third = max(1, merge_budget_bytes // 3)
+    if sum(block.data_bytes for block in blocks) <= third:
+        return third, merge_budget_bytes
+    share = max(1, third // len(blocks), min(third, _ARRAY_BYTES * columns))
+    return share, max(merge_budget_bytes, 3 * sum(min(share, block.data_bytes) for block in blocks))
 
 
 def block_run(
@@ -162,7 +203,7 @@ def key_ranges(runs: Sequence[Run], *, at_once: int = 1, budget_bytes: int | Non
 
 def _fitting(opened: Sequence[Run], waiting: deque[Run], budget_bytes: int | None) -> list[Run]:
     """The next runs to open, as far as the budget allows. They wait no longer."""
-    size = sum(run.held.nbytes for run in opened)
+    size = sum(run.held.get_total_buffer_size() for run in opened)
     fitting: list[Run] = []
     while waiting and (budget_bytes is None or size + waiting[0].first_bytes <= budget_bytes):
         size += waiting[0].first_bytes
@@ -190,12 +231,18 @@ def _divided(step: list[pa.Table], key: Sequence[str], budget_bytes: int | None)
     left = [step]
     while left:
         part = left.pop()
-        if not is_large(*part, than=limit) or (middle := _middle(part, key)) is None:
+        if _is_small(part, limit) or not is_large(*part, than=limit) or (middle := _middle(part, key)) is None:
             yield part
             continue
         counts = [_rows_up_to(table, key, middle, after=True) for table in part]
         left.append([table.slice(count) for table, count in zip(part, counts, strict=True)])
         left.append([table.slice(0, count) for table, count in zip(part, counts, strict=True)])
+
+
+def _is_small(step: Sequence[pa.Table], limit: int) -> bool:
+    """Whether a step is surely not large. It counts whole buffers, which is far quicker than to look at what slices of
+    hundreds of columns have of them."""
+    return sum(table.get_total_buffer_size() for table in step) <= min(limit, portions.LARGEST_BYTES // 8)
 
 
 def _middle(step: Sequence[pa.Table], key: Sequence[str]) -> Key | None:

@@ -190,7 +190,7 @@ def tombstone_stream(spec: MergeSpec, file_slice: FileSlice, files: ParquetFiles
             footer = files.column_footer(file)
             groups = _wanted_groups(spec.config, file_slice, footer, range(footer.num_row_groups))
         schema = tombstone_schema(spec.config.shape)
-        budget = spec.settings.merge_budget_bytes // 2
+        budget = max(1, spec.settings.merge_budget_bytes // 3)
         names = spec.config.names
         for table, _, last in files.stream(file, schema=schema, names=names, budget_bytes=budget, row_groups=groups):
             check_keys(table, spec.config.key, file_slice.tombstones)

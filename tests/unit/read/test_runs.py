@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,14 +15,17 @@ import pytest
 
 from lakemerge import LakeTable, Settings
 from lakemerge.delta import DeltaLog
+from lakemerge.format.keys import BucketId
+from lakemerge.format.log_block import LogBlock, LogFile
 from lakemerge.handle import Handle
-from lakemerge.read.runs import Run, key_position, key_ranges
+from lakemerge.read.runs import Run, block_budgets, key_position, key_ranges
 from lakemerge.storage.local import LocalStore
 from mergers import default_registry
 from mergers.keys import key_columns
 from tests.unit.faults import create, frame, rows_of
 
 SCHEMA = pa.schema([("k", pa.int64())])
+_BLOCK = LogBlock(LogFile("f", 1, ("k",)), 0, 1, BucketId((), 0), 1, 1, 0, None, None)
 
 
 def run(*batches: list[int], log: list[int] | None = None, path: str | None = None) -> Run:
@@ -64,6 +68,35 @@ def test_a_run_is_read_no_further_than_needed() -> None:
     for _ in range(2):
         next(ranges)
     assert read == [0]
+
+
+def test_a_step_has_rows_of_each_run() -> None:
+    """Ten runs of 40 batches whose keys take turns. A run is read on when it has half a batch, so a step has half a
+    batch of each, or more. If a run were read on when it has nothing, each step would empty one of them."""
+    runs = [
+        run(*(list(range(start * 10 + lag, start * 10 + 100, 10)) for start in range(0, 400, 10))) for lag in range(10)
+    ]
+    found: list[list[int]] = []
+    for step in key_ranges(runs):
+        sizes = [table.num_rows for table in step]
+        assert min(sizes[:-1]) >= 5 or sum(len(part) for part in found) > 3900
+        found.append([key for table in step for key in table.column("k").to_pylist()])
+        assert all(one.held.num_rows <= 15 for one in runs)
+    assert sorted(key for part in found for key in part) == list(range(4000))
+    assert len(found) <= 80
+
+
+def test_budgets_of_blocks() -> None:
+    """Blocks that are a third of the budget come whole. Else each has its share, and hundreds of columns have more."""
+
+    def block(size: int) -> LogBlock:
+        return replace(_BLOCK, data_bytes=size)
+
+    assert block_budgets([block(100)] * 10, 3000, 3) == (1000, 3000)
+    assert block_budgets([block(10_000)] * 10, 30_000, 3) == (1536, 46_080)
+    assert block_budgets([block(10**6)] * 10, 3 * 10**6, 3) == (100_000, 3 * 10**6)
+    assert block_budgets([block(10**6)] * 10, 3 * 10**6, 400) == (204_800, 6_144_000)
+    assert block_budgets([block(10**6)] * 10, 30, 400) == (10, 300)
 
 
 def _waiting(first: int, *others: int, log: list[int], size: int = 8) -> Run:
