@@ -181,8 +181,8 @@ class _OpenFile:
     @property
     def is_full(self) -> bool:
         """Whether the file and its tombstones together have the target size."""
-        size = self._file.size_bytes + self._tombstones.size_bytes
-        return not self._is_new and size >= self._spec.settings.target_file_bytes
+        left = self._spec.settings.target_file_bytes - self._tombstones.size_bytes
+        return not self._is_new and self._file.reaches(left)
 
     @property
     def has_many_deletes(self) -> bool:

@@ -76,10 +76,9 @@ def _places(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
 
 def _function_of(tree: ast.AST, wanted: ast.AST) -> str:
     """The class and the function around a place, as in ``Log.commit``. ``the module``, if there is none."""
-    names = []
-    for node in ast.walk(tree):  # what is outside comes before what is inside
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and wanted in ast.walk(node):
-            names.append(node.name)
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    # What is outside comes before what is inside.
+    names = [node.name for node in ast.walk(tree) if isinstance(node, kinds) and wanted in ast.walk(node)]
     return ".".join(names) or "the module"
 
 
