@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from lakemerge import InputError, LakeTable, SchemaError, VacuumResult, VersionNotFoundError
+from lakemerge.format.record_retention import RECORDS_DOMAIN, records_from
+from lakemerge.format.state import State
 from tests.unit.faults import create, frame, listing, rows_of
 from tests.unit.table.staged import made_of
 
@@ -70,6 +72,18 @@ def test_records_stay_longer_than_versions(tmp_path: Path) -> None:
         LakeTable.open(tmp_path / "t", version=5)  # records are kept, readable versions are not
     assert vacuum(table).paths == ()  # a second one finds nothing
     assert LakeTable.check(tmp_path / "t").ok
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_after_an_erasure_records_begin_at_it(tmp_path: Path, kept: bool) -> None:
+    table = aged(tmp_path / "t", **({"recordRetention": "interval 16 days"} if kept else {}))
+    vacuum(table)
+    before = table.opened.view.snapshot
+    assert (records_from(before) < State.of(before).oldest_version) is kept
+    table.forget([{"k": 3}], drop_history=kept)
+    after = LakeTable.open(tmp_path / "t").opened.view.snapshot
+    assert before.version < records_from(after) == State.of(after).oldest_version
+    assert (RECORDS_DOMAIN in after.domains) is kept
 
 
 def test_records_that_went_do_not_come_back(tmp_path: Path) -> None:

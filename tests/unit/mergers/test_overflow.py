@@ -154,19 +154,23 @@ def test_only_the_tile_of_the_key_stays(tmp_path: Path) -> None:
     assert not table.opened.view.log_commits
 
 
-def test_the_first_write_of_a_table_takes_them_too(tmp_path: Path) -> None:
-    """It cannot become base files, so it stays a log; and a later load merges it with what heals it."""
+@pytest.mark.parametrize(
+    "settings", [Settings(threads=1), Settings(target_file_bytes=1, threads=1)], ids=["in memory", "packed"]
+)
+def test_the_first_write_of_a_table_takes_them_too(tmp_path: Path, settings: Settings) -> None:
+    """It cannot become base files, so it stays a log, and no base file of it is left; and a later load merges it with
+    what heals it. The other bucket comes first, so it has a file by then."""
     path = tmp_path / "t"
-    table = create(path)
-    result = write(table, (1, 100, "a"), (1, 100, "b"), (2, 5, "c"))
+    table = create(path, settings=settings)
+    result = write(table, (2, 100, "a"), (2, 100, "b"), (1, 5, "c"))
     assert (result.mode, result.rows, table.version) == ("append", 3, 1)
     assert data_files(path) == set()
     with pytest.raises(MergeOverflowError):
         table.to_arrow()
     assert table.compact().skipped != ()
-    write(table, (1, 100, None), op="-U")
+    write(table, (2, 100, None), op="-U")
     assert table.compact().skipped == ()
-    assert rows_of(table.to_arrow()) == [(1, 100, None), (2, 5, "c")]
+    assert rows_of(table.to_arrow()) == [(1, 5, "c"), (2, 100, None)]
 
 
 @pytest.mark.parametrize(
