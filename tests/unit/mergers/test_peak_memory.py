@@ -51,7 +51,7 @@ print(rows, int(peak) * 1024)
 def peak_of(path: Path, budget: int, work: str = "reads and compactions") -> tuple[int, int]:
     """Rows and peak bytes of a process that reads, compacts and reads again, or compacts the logs and reads."""
     command = [sys.executable, "-c", WORK, str(path), str(budget), work]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=True, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=True, cwd=ROOT)
     rows, peak = done.stdout.split()
     return int(rows), int(peak)
 
