@@ -17,6 +17,12 @@ from tests.spark.application import QUICK_JAVA
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKERS = ROOT / "tests" / "spark" / "workers"
+OF_DELTA = (
+    "spark.databricks.delta.lastCommitVersionInSession",
+    "spark.sql.parquet.fieldId.read.enabled",
+    "spark.sql.parquet.fieldId.write.enabled",
+)
+"""Settings that Delta makes itself, when it first writes and when it first maps columns."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -108,6 +114,24 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         session.sparkContext.setLogLevel("ERROR")
         yield session
         session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _settings_of_the_session(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All tests share one session, so a test that leaves a setting changed is at fault, and not the next one."""
+    if "spark" not in request.fixturenames:
+        yield
+        return
+    session = request.getfixturevalue("spark")
+    before = _settings(session)
+    yield
+    assert _settings(session) == before
+
+
+def _settings(session: SparkSession) -> dict[str, str]:
+    text: str = session._jsparkSession.sessionState().conf().getAllConfs().mkString("\x00")
+    found: dict[str, str] = dict(pair.split(" -> ", 1) for pair in text.split("\x00"))  # type: ignore[misc]
+    return {name: value for name, value in found.items() if name not in OF_DELTA}
 
 
 @pytest.fixture(params=[False, True], ids=["merged while reading", "premerged"])

@@ -45,13 +45,14 @@ _numbers = itertools.count()
 
 @contextmanager
 def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    before = {name: spark.conf.get(name, None) for name in wanted}
     for name, value in wanted.items():
         spark.conf.set(name, value)
     try:
         yield
     finally:
-        for name in wanted:
-            spark.conf.unset(name)
+        for name, value in before.items():
+            spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
 def selected(path: Path, bits: Mask | None, *, keeps: bool, rows: int | None = -1) -> SelectedFile:
