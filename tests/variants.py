@@ -12,7 +12,8 @@ __all__ = ["sample"]
 def sample(items: list[pytest.Item], one_in: int) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """The tests to run, and those to leave out: all variants but the first and every ``one_in``-th after it.
 
-    A test marked ``every_variant`` keeps all of its own: they are parts of one whole. The choice is the same in each process and each run, so that a failure is seen again.
+    A test marked ``every_variant`` keeps all of its own: they are parts of one whole. The choice is the same in each
+    process and each run, so that a failure is seen again.
     """
     seen: Counter[str] = Counter()
     kept: list[pytest.Item] = []
