@@ -84,7 +84,7 @@ EVENTS = {
 """Operations that neither write, replace nor change a definition, and that are events."""
 
 
-@pytest.mark.parametrize("operation", CHANGING)
+@pytest.mark.parametrize("operation", sorted(CHANGING))
 def test_each_change_of_the_definition_is_told(operation: Operation, tmp_path: Path) -> None:
     change, words = CHANGES[operation]
     table = create(tmp_path / "t")
