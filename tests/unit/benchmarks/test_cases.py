@@ -44,7 +44,7 @@ from lakemerge.delta import AddFile
 from lakemerge.merge_source import MergeSource
 from mergers import default_registry
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.bench
 
 SCALE = 0.001
 SMALL: Mapping[str, tuple[Mapping[str, Any], int]] = {

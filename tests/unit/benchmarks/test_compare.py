@@ -26,7 +26,7 @@ from benchmarks.compare.results import CaseResult, Row
 from benchmarks.compare.worker import run
 from benchmarks.compare.workload import Frame, Parameters, Workload
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.bench
 
 PARAMETERS = Parameters(scale=0.001, commits=4, rounds=1, seed=5)
 COMMITS = ["small commit", "late records", "duplicates", "deletes"]

@@ -15,7 +15,7 @@ from benchmarks.compare.queries import Answer, Query
 from benchmarks.compare.workload import Frame, Parameters, Workload
 from tests.unit.benchmarks.test_compare import Folding
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.bench
 
 PARAMETERS = Parameters(scale=0.001, commits=4, rounds=1, seed=5)
 STREAMS = ("uniform", "recent keys", "partial updates")
