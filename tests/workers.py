@@ -16,6 +16,8 @@ __all__ = ["Scheduler", "sort"]
 
 ROOT = Path(__file__).resolve().parent.parent
 SPARK = "files that take the fixture spark"
+OF_SPARK = ("spark", "lake", "by_unions")
+"""The session, and fixtures in ``conftest.py`` that take it."""
 
 
 class Scheduler(LoadScopeScheduling):  # type: ignore[misc] # it has no types
@@ -44,10 +46,10 @@ def _unit(nodeid: str) -> str:
 
 @functools.cache
 def _takes_spark(file: str) -> bool:
-    """Whether a test or a fixture of the file has an argument ``spark``."""
+    """Whether a test or a fixture of the file takes the session, or a fixture of all files that does."""
     return any(
         isinstance(node, ast.FunctionDef)
         and (node.name.startswith("test_") or node.decorator_list)
-        and any(argument.arg == "spark" for argument in node.args.args)
+        and any(argument.arg in OF_SPARK for argument in node.args.args)
         for node in ast.parse((ROOT / file).read_text()).body
     )
