@@ -23,7 +23,7 @@ _SECONDS: dict[str, dict[str, float]] = {
         "two operations, one switch": 15,
     },
     "many": {
-        "one operation, one fault": float("inf"),  # each fault of each call: some 7 minutes
+        "one operation, one fault": 150,
         "one operation, an exception at a line": 15,
         "one operation, an exception at a bytecode": 6,
         "two operations, one switch": 40,
@@ -34,8 +34,6 @@ _SECONDS: dict[str, dict[str, float]] = {
 }
 SECONDS = _SECONDS[EFFORT]
 """Of CPU, for all worlds together."""
-SYSTEMATIC = [kind for kind, seconds in SECONDS.items() if seconds == float("inf")]
-"""What is gone through from one end to the other."""
 OPERATIONS = sum(len(operations_of(world)) for world in WORLDS)
 
 
@@ -54,8 +52,6 @@ def test_orders(kind: str, world: str, capsys: pytest.CaptureFixture[str]) -> No
     with capsys.disabled():
         print(f"\n{explorer.coverage}")  # noqa: T201
     assert not explorer.coverage.bad, str(explorer.coverage)
-    if kind in SYSTEMATIC:
-        assert not explorer.coverage.cut_off.total()
 
 
 @pytest.mark.parametrize("world", [name for name in WORLDS if operations_of(name)])
