@@ -16,7 +16,7 @@ from tests.spark.application import Application
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.serial, pytest.mark.long]
+pytestmark = [pytest.mark.serial, pytest.mark.cluster]
 
 DYNAMIC = {
     "spark.dynamicAllocation.enabled": "true",

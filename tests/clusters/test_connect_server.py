@@ -11,7 +11,7 @@ import pytest
 from tests.spark.application import QUICK_JAVA, daemon, printed
 from tests.spark.applications.test_connect import check_round
 
-pytestmark = [pytest.mark.serial, pytest.mark.long]
+pytestmark = [pytest.mark.serial, pytest.mark.cluster]
 
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 

@@ -20,7 +20,7 @@ import pytest
 from tests.clusters.life import COMPUTED, NEWEST
 from tests.spark.application import QUICK_JAVA, ROOT, spark_home
 
-pytestmark = [pytest.mark.serial, pytest.mark.long]
+pytestmark = [pytest.mark.serial, pytest.mark.cluster]
 
 OURS = ("mergers", "lakemerge", "compaction", "pyspark_lakemerge.py", "pyspark_lakemerge_catalog.py")
 NEEDED = ("pyarrow", "numpy", "fsspec", "orjson", "sqlglot")

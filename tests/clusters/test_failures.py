@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from lakemerge import UpsertResult
 
-pytestmark = [pytest.mark.serial, pytest.mark.long]
+pytestmark = [pytest.mark.serial, pytest.mark.cluster]
 
 BASE = [(k, 0, "base") for k in range(10)]
 CHANGES = [(k, 1, "new") for k in range(5, 15)]

@@ -13,7 +13,7 @@ from lakemerge import LakeTable
 from tests.clusters.life import COMPUTED, DELETED, LOADED, NEWEST, ROUTES, Told, live
 from tests.spark.application import Application
 
-pytestmark = [pytest.mark.serial, pytest.mark.long]
+pytestmark = [pytest.mark.serial, pytest.mark.cluster]
 
 
 def check(told: Told, folder: Path) -> None:

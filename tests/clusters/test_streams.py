@@ -23,7 +23,7 @@ from tests.unit.faults import open_over
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.serial, pytest.mark.long]
+pytestmark = [pytest.mark.serial, pytest.mark.cluster]
 
 DDL = "k BIGINT, n BIGINT"
 SUMS: dict[str, Any] = {"merger": "aggregate", "options": {"aggregates": {"n": "sum"}}}
