@@ -174,11 +174,13 @@ def test_tables_of_delta_spark_are_taken(spark: SparkSession, tmp_path: Path, ki
     assert isinstance(result, ConversionResult)
     assert (result.rows, result.merged_rows) == (len(before), 0)
     assert of_lakemerge(spark, path) == before
-    assert ordered(LakeTable.open(path).to_arrow().to_pylist()) == theirs
+    # Spark fills a CHAR(4) up when it reads. DuckDB gives what is in the files, and a conversion fills it up there.
+    filled = [{**row, "c": row["c"] and row["c"].ljust(4)} for row in theirs] if "lengths" in kind else theirs
+    assert ordered(LakeTable.open(path).to_arrow().to_pylist()) == filled
     assert LakeTable.check(path).findings == ()
     # Other engines read it as before.
     assert of_spark(spark, path) == before
-    assert of_duckdb(path) == theirs
+    assert of_duckdb(path) == filled
     after = DeltaLog(LocalStore(path)).snapshot()
     assert protocol.reader_features <= after.protocol.reader_features
     if "mapping" in kind:
