@@ -51,8 +51,8 @@ def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in before.items():
-            spark.conf.unset(name) if value is None else spark.conf.set(name, value)
+        for name, own in before.items():
+            spark.conf.unset(name) if own is None else spark.conf.set(name, own)
 
 
 def selected(path: Path, bits: Mask | None, *, keeps: bool, rows: int | None = -1) -> SelectedFile:
