@@ -57,8 +57,7 @@ WITHOUT_EVENT: Final = frozenset(
         Operation.EXPIRE_CONSUMERS,
     }
 )
-"""Operations whose commits are no events: they change neither rows nor what is kept. What consumers read is told
-otherwise."""
+"""Operations without an event of their own. Their commits change no rows, and no version is dropped."""
 _CONSUMERS_GO = (Operation.DROP_CONSUMER, Operation.EXPIRE_CONSUMERS)
 REPLAY_APPLICATION = "lakemerge.replay."
 """The beginning of a replay's application id."""

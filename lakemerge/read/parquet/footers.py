@@ -108,8 +108,8 @@ class _Leaf:
 class _Reader:
     """Reads Thrift's compact protocol. A struct becomes a mapping from field numbers to values.
 
-    :param group: is told of each row group. They are not kept: as Python's values, a footer of many groups of hundreds
-        of columns takes a hundred times its size.
+    :param group: is called with each row group, which is then forgotten. All of them as Python's values would take a
+        hundred times the size of the footer.
     """
 
     def __init__(self, data: bytes, group: Callable[[Any], None]) -> None:
