@@ -32,8 +32,10 @@ class Disk:
         self._contents: dict[_Inode, bytes] = {}
         self._names: dict[_Inode, dict[str, _Inode]] = {}
         self._really_link = os.link
+        self._really_mkdir = os.mkdir
         patch.setattr(os, "fsync", self._fsync)
         patch.setattr(os, "link", self._link)
+        patch.setattr(os, "mkdir", self._mkdir)
 
     def lost(self) -> list[str]:
         """The visible files that a power cut would take, or change."""
@@ -74,6 +76,12 @@ class Disk:
         if os.path.basename(os.path.dirname(target)) == "_delta_log":
             self.commits[os.path.relpath(target, self._root)] = self.lost()
         self._really_link(source, target)
+
+    def _mkdir(self, path: str | Path, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        """Makes a folder. It is empty, also where a folder that is gone had its inode, and names that were synced."""
+        with self._lock:
+            self._really_mkdir(path, mode, dir_fd=dir_fd)
+            self._names.pop(_inode(os.stat(path, dir_fd=dir_fd)), None)
 
     def _visible(self) -> list[tuple[str, bytes]]:
         """All files, but those that are half-written, and the checksums that Hadoop puts beside its own files."""
