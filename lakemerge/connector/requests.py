@@ -7,12 +7,11 @@ answer is a JSON object, too. An error is an answer with its code and its messag
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
 
-from lakemerge._internal.cache import Cache
 from lakemerge.connector.definitions import altered, created, shown_properties
 from lakemerge.connector.details import DETAILS, detail_schema
 from lakemerge.connector.jar import jar_version
@@ -30,11 +29,6 @@ from lakemerge.format.operations import Operation
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import find_version
 from lakemerge.layout.view import TableView
-from lakemerge.read.failed_keys import on_failed_keys
-from lakemerge.read.filter.filter import parse_filter
-from lakemerge.read.filter.prune import prune_file_slices
-from lakemerge.read.merge import MergeSpec
-from lakemerge.read.scan import in_mode
 from lakemerge.schema.schema import from_delta_json, to_delta_json
 from lakemerge.table.create import create_table
 from lakemerge.table.drop import drop_table
@@ -51,9 +45,6 @@ __all__ = ["answer"]
 
 _CHANGES: Final = "changes"
 """Behind the name of a table and ``$``: what changed in it."""
-_PLANS_BYTES: Final = 64 * 2**20
-_plans: Cache[tuple[Hashable, ...], bytes] = Cache(_PLANS_BYTES, 1024)
-"""Plans of native scans, as they were answered. A version does not change, and queries of it are often the same."""
 
 
 class _NoSuchTableError(InputError):
@@ -146,37 +137,9 @@ def _changes(path: str, table: OpenTable) -> object:
 
 
 def _plan(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> object:
-    """The plan of a native scan of a version. It may be refused."""
-    kept = kept_table(request["path"], places.storage, mergers)
-    table, view = kept.table, kept.at(request["version"])
-    check_table_id(table.handle.store, request["tableId"], view.snapshot, since=view.version)
-    # A folder that somebody brought back from a backup has other commits under the same numbers.
-    asked = [request[name] for name in ("path", "tableId", "version", "options", "conditions", "tasks")]
-    key = (orjson.dumps([asked, places.storage], option=orjson.OPT_SORT_KEYS), view.snapshot.digest, *mergers)
-    found = _plans.get(key)
-    if found is None:
-        found = orjson.dumps(_planned(request, table, view))
-        _plans.keep(key, found, len(found))
-    return orjson.Fragment(found)
+    from lakemerge.datasource.plans import plan
 
-
-def _planned(request: Mapping[str, Any], table: OpenTable, view: TableView) -> object:
-    from lakemerge.spark.native import KernelSlices, kept_rows, name_of, plan_json, reachable  # with pyspark
-
-    options = {name.lower(): value for name, value in request["options"].items()}
-    view = in_mode(view, options.pop("mode", "merged"))
-    handle = on_failed_keys(table.handle, options.pop("failedkeys", "raise"))
-    why, hadoop = reachable(handle.store)
-    if options or why is not None:
-        return {"refused": why or f"the read has the options {', '.join(sorted(options))}"}
-    spec = MergeSpec.of(handle, view)
-    condition = parse_filter(" AND ".join(request["conditions"]) or None, view.config.schema)
-    rows = kept_rows(handle, view, spec, prune_file_slices(view, condition), None)
-    kernel = None
-    if rows.kernel:
-        slices = KernelSlices(frozenset(map(name_of, rows.kernel)), handle.settings, request["tasks"])
-        kernel = {"lakemerge.slices": slices.to_json()}
-    return plan_json(rows, handle.store, kernel, view.config) | {"hadoop": dict(hadoop)}
+    return orjson.Fragment(plan(request, places.storage, mergers))
 
 
 def _remembered(view: TableView, mergers: Sequence[type[Merger]]) -> list[str]:

@@ -1,7 +1,8 @@
-"""``spark.read.format("lakemerge")`` and ``df.write.format("lakemerge")``: the convenient way to read and write.
+"""``spark.read.format("lakemerge")`` and ``df.write.format("lakemerge")``.
 
-A Python data source moves every row through Python, and cannot prune columns by itself
-(``.option("columns", "a,b")`` or ``.schema(...)`` do that). :meth:`lakemerge.LakeTable.to_df` is the fast way.
+Where Spark finds the jar, its class ``lakemerge.DefaultSource`` has the table read by LakeMerge's own scan, which is
+planned here. Else every row moves through Python, and Spark prunes no columns (``.option("columns", "a,b")`` or
+``.schema(...)`` do that).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from compaction import make_room
 from lakemerge._internal.near import nearest
@@ -35,6 +36,7 @@ from lakemerge._internal.pools import thread_pool
 from lakemerge.commits.provenance import Isolation
 from lakemerge.datasource.feed_options import FEED_NAMES, FEED_OPTIONS, FeedOptions, either, flag, number, wants_feed
 from lakemerge.datasource.instants import Moments, Named, without_zone
+from lakemerge.datasource.plans import plan
 from lakemerge.datasource.stream_sink import StreamWriter
 from lakemerge.datasource.stream_source import FeedReader, FeedStreamReader, RowsShown, batch_plan, stream_schema
 from lakemerge.delta import check_table_id
@@ -49,9 +51,9 @@ from lakemerge.read.merge import MergeSpec
 from lakemerge.read.scan import asked_columns, in_mode, scan_part
 from lakemerge.read.splits import Part
 from lakemerge.results.writes import UpsertResult
-from lakemerge.schema.schema import from_delta_json, to_ddl
+from lakemerge.schema.schema import from_delta_json, to_ddl, to_delta_json
 from lakemerge.spark.installed import can_write, check_writes
-from lakemerge.spark.jar import hidden_jar, show_jar
+from lakemerge.spark.jar import hidden_jar, jar_version, show_jar
 from lakemerge.spark.native import KernelSlices, name_of
 from lakemerge.spark.sessions import is_running, jvm_session, session_id, use_own_python
 from lakemerge.spark.transport.jobs import even_tasks, in_limit
@@ -98,11 +100,18 @@ _FILTER = "lakemerge.filter"
 _SLICES = "lakemerge.slices"
 """An internal option: the file slices that a task of a native scan merges, as JSON; see
 :class:`lakemerge.spark.native.KernelSlices`."""
+_JAR = "lakemerge.jar"
+"""An internal option: the version of the jar, which reads the table by its own scan if it is told how to name it."""
+_REQUEST = "lakemerge.request"
+"""An internal option: the jar's request for the plan of a scan, as JSON; see :mod:`lakemerge.datasource.plans`."""
+_NAMED = "lakemerge.named"
+"""An entry of the first column's metadata, which the jar takes away again: which version the schema is of."""
 _WRITE = "lakemerge.write"
 """An internal option: what a statement in SQL says of its write, as JSON; see :class:`_Statement`."""
 _ROWS = "lakemerge.rows"
 """An internal option: a stream of a catalog's table has the table's columns alone."""
-_OWN_OPTIONS = frozenset(name.lower() for name in (*_NAMES, _TABLE_ID, _COLUMNS, _FILTER, _SLICES, _WRITE, _ROWS))
+_INTERNAL = (_TABLE_ID, _COLUMNS, _FILTER, _SLICES, _JAR, _REQUEST, _WRITE, _ROWS)
+_OWN_OPTIONS = frozenset(name.lower() for name in (*_NAMES, *_INTERNAL))
 _VERSIONS = ("version", "versionAsOf", "timestamp", "timestampAsOf")
 _OF_OVERWRITES = ("replaceWhere", "partitionOverwriteMode", "overwriteSchema")
 _PINS = frozenset(name.lower() for name in _VERSIONS)
@@ -152,7 +161,11 @@ class LakeMergeDataSource(DataSource):
         return self.__dict__
 
     @carrying()
-    def schema(self) -> str:
+    def schema(self) -> str | StructType:
+        if _REQUEST in self.options:
+            request = json.loads(self.options[_REQUEST])
+            told = plan(request, request["storage"], self.mergers).decode()
+            return StructType([StructField("answer", StringType(), metadata={"answer": told})])
         if "create" in _told(self.options):
             return "made BOOLEAN"  # there is no table yet, and Spark asks all the same
         if "skipDeletes" in self.options:
@@ -161,7 +174,10 @@ class LakeMergeDataSource(DataSource):
             return to_ddl(pa.schema([field.with_nullable(True) for field in self._feed_schema()]))
         view, columns = self._pinned(), self.options.get("columns")
         names = asked_columns(view, None if columns is None else [c.strip() for c in columns.split(",")])
-        return to_ddl(pa.schema([view.config.schema.field(name).with_nullable(True) for name in names]))
+        shown = pa.schema([view.config.schema.field(name).with_nullable(True) for name in names])
+        if self.options.get(_JAR) == jar_version() and self._named() is None:
+            return _naming(shown, view.version, view.snapshot.metadata.id, self._storage())
+        return to_ddl(shown)
 
     @carrying()
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -353,6 +369,14 @@ class LakeMergeDataSource(DataSource):
         return table
 
 
+def _naming(schema: pa.Schema, version: int, table_id: str, storage: Mapping[str, str]) -> StructType:
+    """A schema that tells the jar which version it is of, and which options are the store's."""
+    told = json.dumps({"version": version, "tableId": table_id, "storage": sorted(storage)})
+    first, *others = StructType.fromJson(json.loads(to_delta_json(schema))).fields
+    metadata = {**first.metadata, _NAMED: told}
+    return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
+
+
 def _overwriting(options: Mapping[str, str]) -> OverwriteRequest:
     """The options of ``mode("overwrite")``, which has Delta's names. Raises :class:`InputError`."""
     if "overwriteSchema" in options:
@@ -415,6 +439,7 @@ def prepare_session(spark: SparkSession) -> None:
 
 def register_source(spark: SparkSession, mergers: Sequence[type[Merger]]) -> None:
     """Let ``format("lakemerge")`` in a session know merger classes; see :func:`lakemerge.register`."""
+    show_jar(spark)
     use_own_python(spark)
     default_registry().extended(mergers)  # raises errors here, and not later in Spark's processes
     sent = portable(tuple(mergers))

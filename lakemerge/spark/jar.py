@@ -64,7 +64,7 @@ def add_jar(spark: SparkSession) -> None:
     show_jar(spark)
     if jvm_session(spark) is None:
         spark.addArtifacts(str(jar_path()))
-    else:
+    elif f"/{jar_path().name}" not in cast("Any", spark).sparkContext._jsc.sc().listJars().mkString(","):
         spark.sql(f"ADD JAR '{jar_path().as_uri()}'")
     _added.add(session_id(spark))
 

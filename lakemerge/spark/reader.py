@@ -25,6 +25,7 @@ from lakemerge.read.filter.filter import Filter, parse_filter
 from lakemerge.read.filter.prune import file_slices_of_keys, prune_file_slices
 from lakemerge.read.merge import MergeSpec, may_pick_records
 from lakemerge.read.premerge import may_pick_places, may_premerge, premerge_pays
+from lakemerge.read.reads_per_write import note_read
 from lakemerge.read.scan import asked_columns
 from lakemerge.spark.access import why_through_arrow
 from lakemerge.spark.kernel import scan_merging
@@ -88,6 +89,7 @@ def read_dataframe(
     elif condition is not None:
         read = [name for name in view.config.schema.names if name in condition.columns or name in names]
     file_slices = prune_file_slices(view, condition) if keys is None else file_slices_of_keys(view, keys)
+    note_read(view, file_slices)
     frame = None
     by_catalog = jvm_session(spark) is None
     if keys is None and not hypothetical and (may_name or not by_catalog):

@@ -40,7 +40,8 @@ SCHEDULE: Final[Mapping[str, str]] = {
     "lakemerge.maintenance.inline": "`true`: each upsert and delete through `LakeTable` is followed by what is due.",
     "lakemerge.maintenance": "`auto`, which new tables set: each upsert and delete is followed by a compaction "
     "where it is worth its cost.",
-    "lakemerge.maintenance.readsPerWrite": "How many full reads follow each write; `auto` uses it.",
+    "lakemerge.maintenance.readsPerWrite": "How many full reads follow each write; `auto` uses it. If it is "
+    "not set, writers learn it from the reads of their process.",
     "lakemerge.maxPendingCommits": "A write that finds this many commits which no compaction has taken up maintains "
     "first.",
 }
@@ -91,7 +92,8 @@ FIXED: Final[Mapping[str, str]] = {
 }
 READS: Final[Mapping[str, str]] = {
     "path": "Where the table is; `load(path)` and `save(path)` set it.",
-    "columns": "The columns to read, with commas between them. Spark does not prune columns of a Python source.",
+    "columns": "The columns to read, with commas between them. Without LakeMerge's jar Spark does not prune columns by "
+    "itself.",
     "version": "The version to read.",
     "versionAsOf": "The same, under Delta's name.",
     "timestamp": "The last version committed at or before this time.",

@@ -1,6 +1,7 @@
 package lakemerge;
 
 import java.util.Map;
+import lakemerge.spark.FormatTable;
 import lakemerge.spark.SessionCatalogTable;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
@@ -11,7 +12,8 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * {@code format("lakemerge")}: the Python data source of that name, except for tables of Spark's own catalog.
+ * {@code format("lakemerge")}: the Python data source of that name, except for tables of Spark's own catalog. Rows of a
+ * table are read by LakeMerge's own scan, see {@link FormatTable}.
  *
  * <p>Spark takes a class of this name before it looks for Python data sources, so the two do not clash. It gives the
  * options of a table of {@code spark_catalog} to {@link #getTable}, and Python never sees them: it would accept each
@@ -22,6 +24,8 @@ public class DefaultSource implements TableProvider {
   private static final String NAME = "lakemerge";
 
   private final PythonDataSourceV2 python = new PythonDataSourceV2();
+  /** Which version Python was asked for the schema of; {@code null} if it was not, or does not say. */
+  private String named;
 
   public DefaultSource() {
     python.setShortName(NAME);
@@ -32,7 +36,9 @@ public class DefaultSource implements TableProvider {
     if (isOfSessionCatalog(options)) {
       throw SessionCatalogTable.refusal();
     }
-    return python.inferSchema(options);
+    StructType answered = python.inferSchema(FormatTable.asking(options));
+    named = FormatTable.named(answered);
+    return named == null ? answered : FormatTable.columns(answered);
   }
 
   @Override
@@ -40,7 +46,8 @@ public class DefaultSource implements TableProvider {
     if (isOfSessionCatalog(properties)) {
       return new SessionCatalogTable();
     }
-    return python.getTable(schema, partitioning, properties);
+    Table table = python.getTable(schema, partitioning, properties);
+    return named == null ? table : FormatTable.of(table, schema, properties, named);
   }
 
   @Override

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -60,6 +62,51 @@ def test_load(spark: SparkSession, folder: Path) -> None:
     assert rows(found.where("v LIKE 'n%' OR id = 9").select("v")) == [("new",), ("v9",)]
     for name in ("version", "versionAsOf"):
         assert rows(load(spark, folder, **{name: 1}).where("id = 3")) == [(3, 1, "v3")]
+
+
+def test_a_read_is_by_the_scan_and_shows_the_version_of_its_load(spark: SparkSession, tmp_path: Path) -> None:
+    """However it is asked for. Python gives the same rows where the caller names the columns, or the scan is off."""
+    table = LakeTable.create(tmp_path, DDL, key=["id"], ordering=["at"], buckets=2, spark=spark)
+    table.upsert(spark.range(6).selectExpr("id", "1 AS at", "concat('v', id) AS v"))
+    before = datetime.now(UTC).isoformat()
+    table.upsert(spark.createDataFrame([(3, 2, "new"), (4, 0, "old")], DDL))
+    new = [(0, 1, "v0"), (1, 1, "v1"), (2, 1, "v2"), (3, 2, "new"), (4, 1, "v4"), (5, 1, "v5")]
+    old = [(i, 1, f"v{i}") for i in range(6)]
+    by_scan = {
+        "latest": (load(spark, tmp_path), new),
+        "version": (load(spark, tmp_path, VersionAsOf=1), old),
+        "time": (load(spark, tmp_path, timestampAsOf=before), old),
+        "columns": (load(spark, tmp_path, columns="v"), [(row[2],) for row in new]),
+        "base": (load(spark, tmp_path, mode="base"), old),
+        "failed keys": (load(spark, tmp_path, failedKeys="skip"), new),
+    }
+    spark.conf.set("spark.lakemerge.nativeReads", "off")
+    by_python = {"switched off": load(spark, tmp_path)}
+    spark.conf.unset("spark.lakemerge.nativeReads")
+    by_python["columns with types"] = spark.read.format("lakemerge").schema(DDL).load(str(tmp_path))
+    table.upsert(spark.createDataFrame([(9, 9, "later")], DDL))
+    for name, (frame, expected) in by_scan.items():
+        assert rows(frame) == sorted(expected), name
+        assert frame.schema.fields == [field for field in table.to_df().schema if field.name in frame.columns], name
+        assert " files" in plan_of(frame), name
+    assert rows(by_python["switched off"]) == new
+    assert rows(by_python["columns with types"]) == [*new, (9, 9, "later")], "the version is that of the first action"
+    for name, frame in by_python.items():
+        assert " files" not in plan_of(frame), name
+
+
+def plan_of(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+def test_a_write_through_a_view_that_reads(spark: SparkSession, tmp_path: Path) -> None:
+    LakeTable.create(tmp_path, DDL, key=["id"], ordering=["at"], buckets=1).upsert(
+        pa.table({"id": [1], "at": pa.array([1], pa.int32()), "v": ["one"]})
+    )
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW shown USING lakemerge OPTIONS (path '{tmp_path}')")
+    assert rows(spark.table("shown")) == [(1, 1, "one")]
+    spark.sql("INSERT INTO shown VALUES (2, 1, 'two')")
+    assert rows(load(spark, tmp_path)) == [(1, 1, "one"), (2, 1, "two")]
 
 
 def test_columns_and_schema_prune(spark: SparkSession, folder: Path) -> None:

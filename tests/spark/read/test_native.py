@@ -367,6 +367,11 @@ def played(
     return table, rows
 
 
+def by_name_and_by_format(spark: SparkSession, table: LakeTable) -> list[DataFrame]:
+    """The table by the catalog of paths, and by the format."""
+    return [spark.table(f"lakemerge.`{table.url}`"), spark.read.format("lakemerge").load(table.url)]
+
+
 def collected(frame: DataFrame) -> list[tuple[Any, ...]]:
     return sorted((tuple(row.asDict(recursive=True).values()) for row in frame.collect()), key=lambda row: row[0])
 
@@ -395,13 +400,13 @@ def test_tables(spark: SparkSession, tmp_path: Path, merger: str, state: str, co
         "pending" in state and not (computed and computing == "in tasks"),
         computed and computing == "in tasks",
     )
-    named = spark.table(f"lakemerge.`{table.url}`")
-    for frame in (table.to_df(), named):
+    others = by_name_and_by_format(spark, table)
+    for frame in (table.to_df(), *others):
         plan = plan_of(frame)
         assert (plan.count("BatchScan"), "Union" in plan, "MapInArrow" in plan) == (1, False, False), plan
         assert collected(frame) == expected
         assert frame.count() == len(expected)
-        in_kernel = computed and (computing == "in tasks" or frame is named)
+        in_kernel = computed and (computing == "in tasks" or frame in others)
         assert ("LocalTableScan" in plan_of(frame.groupBy().count())) == (not in_kernel)
         asked: dict[str, Callable[[tuple[Any, ...]], bool]] = {
             "id = 14": lambda row: row[0] == 14,
@@ -412,12 +417,12 @@ def test_tables(spark: SparkSession, tmp_path: Path, merger: str, state: str, co
         }
         for number, (condition, keep) in enumerate(asked.items()):
             kept = list(filter(keep, expected))
-            if number % 2 == (frame is named):
+            if number % 2 == (frame in others):
                 assert collected(frame.where(condition)) == kept, condition
             else:
                 inner = collected(frame.where(condition).select("id", "st.b", "n"))
                 assert inner == [(row[0], row[4] and row[4]["b"], row[3]) for row in kept], condition
-            if frame is not named and number < 3:
+            if frame not in others and number < 3:
                 found = table.to_df(filter=condition, columns=["n", "id"]).collect()
                 assert sorted((row.id, row.n) for row in found) == [(row[0], row[3]) for row in kept], condition
         assert frame.limit(7).count() == 7
@@ -425,7 +430,7 @@ def test_tables(spark: SparkSession, tmp_path: Path, merger: str, state: str, co
     with settings(spark, {SWITCH: "off"}):
         off = LakeTable.open(table.url, spark=spark)
         assert off.explain_read().not_native == f"{SWITCH}=off in the session"
-        for frame in (off.to_df(), spark.table(f"lakemerge.`{table.url}`")):
+        for frame in (off.to_df(), *by_name_and_by_format(spark, table)):
             assert " files" not in plan_of(frame)
             assert collected(frame) == expected
             assert collected(frame.where("id < 20").select("id", "st.b")) == [
@@ -587,18 +592,18 @@ def test_what_the_optimizer_knows(spark: SparkSession, tmp_path: Path) -> None:
             (n, n) for n in (sum(row[1] == at for row in rows.values()) for at in {row[1] for row in rows.values()})
         }
         assert "ReusedExchange" in plan_of(both)
-    for few in (frame.limit(3), spark.table(f"lakemerge.`{table.url}`").limit(3)):
+    for few in (each.limit(3) for each in (frame, *by_name_and_by_format(spark, table))):
         assert files_of(few) == 1
         assert few.count() == 3
 
 
-def test_the_scans_of_a_catalog_skip_file_slices(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_scans_of_a_catalog_and_of_the_format_skip_file_slices(spark: SparkSession, tmp_path: Path) -> None:
     table, _ = played(spark, tmp_path / "a=1 %41{b} [t]*", "event-time", "compacted")
-    named = spark.table(f"lakemerge.`{table.url}`")
-    for condition, most in (("id = 14", 1), ("id IN (14, 21) AND n > 0", 2), ("at > 100", 0)):
-        assert files_of(named.where(condition)) <= most, condition
-    assert named.where("id = 14").count() == 1
-    assert named.where("at > 100").count() == 0
+    for frame in by_name_and_by_format(spark, table):
+        for condition, most in (("id = 14", 1), ("id IN (14, 21) AND n > 0", 2), ("at > 100", 0)):
+            assert files_of(frame.where(condition)) <= most, condition
+        assert frame.where("id = 14").count() == 1
+        assert frame.where("at > 100").count() == 0
 
 
 def test_a_build_of_spark_that_is_not_known(spark: SparkSession, tmp_path: Path) -> None:

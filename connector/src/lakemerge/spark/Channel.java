@@ -20,15 +20,26 @@ import org.apache.spark.sql.connector.catalog.Identifier;
  */
 final class Channel {
   static final ObjectMapper JSON = new ObjectMapper();
-  private static final String SOURCE = "lakemerge_catalog";
   /** Which sources this jar was built from. Python refuses the jar of another version of itself. */
-  private static final String VERSION = version();
+  static final String VERSION = version();
 
   private final Map<String, String> storage;
+  private final String source;
+  private final String option;
 
   /** @param storage storage options; they are sent along with each request, and are in nothing else. */
   Channel(Map<String, String> storage) {
+    this(storage, "lakemerge_catalog", "request");
+  }
+
+  /**
+   * @param source the data source that answers
+   * @param option the option in which it takes a request
+   */
+  Channel(Map<String, String> storage, String source, String option) {
     this.storage = storage;
+    this.source = source;
+    this.option = option;
   }
 
   static ObjectNode request(String operation) {
@@ -43,7 +54,7 @@ final class Channel {
   JsonNode ask(ObjectNode request, Identifier table) {
     ObjectNode options = request.putObject("storage");
     storage.forEach(options::put);
-    String text = new PythonSource(SOURCE, Map.of("request", request.toString()))
+    String text = new PythonSource(source, Map.of(option, request.toString()))
         .schema()
         .apply(0)
         .metadata()

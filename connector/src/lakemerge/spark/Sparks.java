@@ -5,6 +5,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import org.apache.spark.SparkContext;
+import org.apache.spark.sql.classic.SparkSession;
 
 /** What Sparks have and lack. */
 public final class Sparks {
@@ -62,6 +63,15 @@ public final class Sparks {
         "this Spark, " + version + ", lacks " + each.replace("$#", ".").replace('#', '.')
             + ", which LakeMerge's catalog needs: it was tested with " + TESTED
             + ". LakeTable and format('lakemerge') do without it");
+  }
+
+  /** Sends this jar to executors, where a session has only shown it to its driver. */
+  static void sendJar(SparkSession session) {
+    String path = Sparks.class.getProtectionDomain().getCodeSource().getLocation().getPath();
+    String name = path.substring(path.lastIndexOf('/') + 1);
+    if (!session.sparkContext().listJars().exists(jar -> jar.endsWith("/" + name))) {
+      session.sessionState().resourceLoader().addJar(path);
+    }
   }
 
   private static boolean isThere(String needed) {
