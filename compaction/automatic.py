@@ -31,6 +31,7 @@ from lakemerge.format.schedule import Auto, Schedule
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import unless_vacuumed
 from lakemerge.layout.view import TableView
+from lakemerge.read.reads_per_write import note_write, reads_per_write
 from lakemerge.results.compactions import CompactionStrategy
 from lakemerge.results.display import counted
 from lakemerge.table.open_table import OpenTable
@@ -105,6 +106,7 @@ def after_write(
     :param view: the latest version.
     :param version: the version of the write.
     """
+    note_write(view)
     auto = _informed(auto, view, on_spark=spark is not None)
     if not is_turn(auto, live_commits(view, version), chance):
         return None
@@ -136,12 +138,16 @@ def told(view: TableView, *, on_spark: bool) -> str:
     commits = live_commits(view, view.version)
     auto = _informed(schedule.auto, view, on_spark=on_spark)
     decision = decide(auto, file_slice_loads(view), version=view.version, commits=commits)
-    return f"auto, for {counted(schedule.auto.reads_per_write, 'read')} per write: {decision}"
+    number = round(auto.reads_per_write, 2)
+    return f"auto, for {counted(number, 'read')} per write: {decision}"
 
 
 def _informed(auto: Auto, view: TableView, *, on_spark: bool) -> Auto:
     publishes = Publish.of(view.snapshot.metadata.configuration).by_vectors
-    return replace(auto, on_spark=on_spark, published_files=len(view.base_files) if publishes else 0)
+    files = len(view.base_files) if publishes else 0
+    learned = reads_per_write(view) if auto.learns else None
+    reads = auto.reads_per_write if learned is None else learned
+    return replace(auto, reads_per_write=reads, on_spark=on_spark, published_files=files)
 
 
 def live_commits(view: TableView, version: int) -> int:

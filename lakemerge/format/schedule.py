@@ -54,6 +54,8 @@ class Auto:
 
     reads_per_write: float
     """Full reads that follow each write."""
+    learns: bool = False
+    """Whether the table leaves this number to what writers see."""
     full: bool = True
     """Whether full compaction has no threshold that the table sets; else that decides."""
     minor: bool = True
@@ -107,6 +109,7 @@ def _auto(configuration: Mapping[str, str], values: Mapping[str, str]) -> Auto:
     reads = values["lakemerge.maintenance.readsPerWrite"]
     return Auto(
         reads_per_write=0.0 if reads == OFF else float(reads),
+        learns="lakemerge.maintenance.readsPerWrite" not in configuration,
         full=is_free("lakemerge.compaction."),
         minor=is_free("lakemerge.minorCompaction."),
         logs_after_commits=int(values["lakemerge.logCompaction.afterCommits"])

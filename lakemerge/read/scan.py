@@ -26,6 +26,7 @@ from lakemerge.read.filter.filter import Filter, parse_filter
 from lakemerge.read.filter.prune import prune_file_slices
 from lakemerge.read.merge import MergeSpec, merge_file_slice
 from lakemerge.read.parquet.files import ParquetFiles
+from lakemerge.read.reads_per_write import note_read
 from lakemerge.read.splits import Part, split_file_slices
 from mergers.wording import argument
 
@@ -107,11 +108,13 @@ def _plan(
     if not names:
         raise InputError("an Arrow table without columns has no rows; ask for at least one column, such as a key")
     condition = parse_filter(filter, view.config.schema)
+    file_slices = prune_file_slices(view, condition, exact=True)
+    note_read(view, file_slices)
     return _ScanPlan(
         spec=MergeSpec.of(handle, view),
         schema=pa.schema([view.config.schema.field(name) for name in names]),
         condition=condition,
-        parts=split_file_slices(prune_file_slices(view, condition, exact=True), handle.settings.target_task_bytes),
+        parts=split_file_slices(file_slices, handle.settings.target_task_bytes),
     )
 
 

@@ -81,13 +81,58 @@ def test_nothing_happens(tmp_path: Path, properties: dict[str, str]) -> None:
 
 def test_properties() -> None:
     assert Schedule.of({}).auto is None
-    assert Schedule.of(AUTO).auto == Auto(reads_per_write=1, logs_after_commits=100)
+    assert Schedule.of(AUTO).auto == Auto(reads_per_write=1, learns=True, logs_after_commits=100)
+    told = {"lakemerge.maintenance.readsPerWrite": "1"}
+    assert Schedule.of(AUTO | told).auto == Auto(reads_per_write=1, logs_after_commits=100)
     assert Schedule.of(AUTO | {"lakemerge.maintenance.inline": "true"}).auto is None
     own = {"lakemerge.compaction.ratio": "0.5", "lakemerge.logCompaction.afterCommits": "7"}
-    assert Schedule.of(AUTO | own).auto == Auto(reads_per_write=1, full=False)
+    assert Schedule.of(AUTO | own).auto == Auto(reads_per_write=1, learns=True, full=False)
     assert Schedule.of(AUTO | {"lakemerge.minorCompaction.ratio": "1"}).auto == Auto(
-        reads_per_write=1, minor=False, logs_after_commits=100
+        reads_per_write=1, learns=True, minor=False, logs_after_commits=100
     )
+
+
+def test_writers_learn_from_the_reads_of_their_process(tmp_path: Path) -> None:
+    """The number after each write is a mean, which takes an eighth of its new value from the reads since the last."""
+    path = tmp_path / "t"
+    loaded(path)
+    table = LakeTable.open(path)
+    table.upsert(frame([(1, 1, "nothing was read")]))
+    assert "for 1 read per write" in str(table.detail().maintenance)
+    expected = 1.0
+    for number, reads in enumerate((3, 0, 8, 1, 1), start=2):
+        for _ in range(reads):
+            table.to_arrow()
+        table.upsert(frame([(number, number, "x")]))
+        expected += (reads - expected) / 8
+        assert f"for {round(expected, 2):g} reads per write" in str(table.detail().maintenance)
+    for _ in range(200):
+        table.upsert(frame([(1, 2, "only written")]))
+    assert "for 0 reads per write" in str(LakeTable.open(path).detail().maintenance)
+    table.alter(properties={"lakemerge.maintenance.readsPerWrite": "10"})
+    assert "for 10 reads per write" in str(table.detail().maintenance), "what is told wins"
+
+
+def test_a_look_up_is_a_part_of_a_read(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    create(path, properties=AUTO, buckets=4).upsert(frame([(k, 0, "base") for k in range(1000)]))
+    table = LakeTable.open(path)
+    for _ in range(4):
+        table.to_arrow(filter="k = 5")
+    table.upsert(frame([(1, 1, "x")]))
+    assert "for 1 read per write" in str(table.detail().maintenance), "four look-ups in one of four buckets"
+
+
+def test_a_table_that_is_read_often_is_compacted_sooner(tmp_path: Path) -> None:
+    for name in ("read", "written"):
+        loaded(tmp_path / name)
+        table = LakeTable.open(tmp_path / name)
+        for number in range(1, 24):
+            table.upsert(frame([(number, number, "x")]))
+            if name == "read":
+                for _ in range(5):
+                    table.to_arrow()
+    assert operations(tmp_path / "read").count("COMPACT") > operations(tmp_path / "written").count("COMPACT")
 
 
 def test_wrong_values_are_refused(tmp_path: Path) -> None:
@@ -169,7 +214,7 @@ def test_deletes_of_rows_by_a_condition_count_too(tmp_path: Path) -> None:
 def test_a_new_table_has_it_as_long_as_the_property_is_set(tmp_path: Path) -> None:
     table = create(tmp_path / "t")
     assert Schedule.of(table.opened.view.snapshot.metadata.configuration).auto == Auto(
-        reads_per_write=1, logs_after_commits=100
+        reads_per_write=1, learns=True, logs_after_commits=100
     )
     table.alter(properties={"lakemerge.maintenance": None})
     assert Schedule.of(table.opened.view.snapshot.metadata.configuration).auto is None
