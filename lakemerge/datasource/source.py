@@ -31,6 +31,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StringType, StructField, StructType
 
 from compaction import make_room
+from lakemerge._internal.collector import collector_paused
 from lakemerge._internal.near import nearest
 from lakemerge._internal.pools import thread_pool
 from lakemerge.commits.provenance import Isolation
@@ -533,9 +534,10 @@ class _Reader(DataSourceReader):
 
     @carrying()
     def partitions(self) -> Sequence[InputPartition]:
-        tasks = even_tasks(self._file_slices, self._spec.settings, at_least=self._tasks)
-        # If this list is empty, Spark runs one task without a partition.
-        return [_Partition(parts) for parts in tasks] or [_Partition(())]
+        with collector_paused():
+            tasks = even_tasks(self._file_slices, self._spec.settings, at_least=self._tasks)
+            # If this list is empty, Spark runs one task without a partition.
+            return [_Partition(parts) for parts in tasks] or [_Partition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, _Partition):

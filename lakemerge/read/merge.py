@@ -5,7 +5,7 @@ Readers and compaction both use this module. The kernel does not know which of t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -202,7 +202,7 @@ def picks_records(spec: MergeSpec, file_slice: FileSlice, files: ParquetFiles) -
     """Whether every row that a file slice's live logs add is one whole record of theirs: the merger returns one of its
     inputs, and each upsert carries all columns. A block that lacks columns may hold only deletes and clears. Its
     statistics have to say so."""
-    if not may_pick_records(spec, file_slice):
+    if not may_pick_records(spec)(file_slice):
         return False
 
     def only_removes(block: LogBlock) -> bool:
@@ -215,12 +215,16 @@ def picks_records(spec: MergeSpec, file_slice: FileSlice, files: ParquetFiles) -
     return all(each_file(bare, only_removes, spec.store.reads_at_once))
 
 
-def may_pick_records(spec: MergeSpec, file_slice: FileSlice) -> bool:
-    """The same as :func:`picks_records`, as far as the table's metadata say."""
-    bare = set(spec.config.shape.standing)
-    selective = spec.merger.laws(spec.config.shape, full_frames=True).selective
+def may_pick_records(spec: MergeSpec) -> Callable[[FileSlice], bool]:
+    """The same as :func:`picks_records`, as far as the table's metadata say. What it says of a file slice is quick, so
+    that many may be asked about."""
+    shape = spec.config.shape
+    bare = set(shape.standing)
+    selective = spec.merger.laws(shape, full_frames=True).selective
     carried = spec.config.names.carried
-    return selective and all(bare.issuperset(carried(block.file.columns)) for block in _partial(spec, file_slice))
+    return lambda file_slice: selective and all(
+        bare.issuperset(carried(block.file.columns)) for block in _partial(spec, file_slice)
+    )
 
 
 def _partial(spec: MergeSpec, file_slice: FileSlice) -> list[LogBlock]:

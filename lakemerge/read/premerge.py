@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -77,7 +78,8 @@ def may_pick_places(file_slices: Sequence[FileSlice], spec: MergeSpec) -> list[F
     policy = spec.settings.reads
     if not policy.premerge or spec.leave_out is not None:  # of a key that is left out, no file may show a row
         return []
-    due = [file_slice for file_slice in file_slices if file_slice.blocks and may_pick_records(spec, file_slice)]
+    dirty = (file_slice for file_slice in file_slices if file_slice.blocks)
+    due = list(islice(filter(may_pick_records(spec), dirty), policy.premerge_slices + 1))
     if len(due) > policy.premerge_slices:
         return []
     held = sum(map(_records, due)) * _PLACE_BYTES
@@ -110,7 +112,7 @@ def _is_whole(file_slice: FileSlice, spec: MergeSpec) -> bool:
     """Whether a premerge is sure to return places. If a block lacks columns, only the job can tell."""
     carried = spec.config.names.carried
     whole = all(len(carried(block.file.columns)) == len(spec.config.schema) for block in file_slice.blocks)
-    return whole and may_pick_records(spec, file_slice)
+    return whole and may_pick_records(spec)(file_slice)
 
 
 def _records(file_slice: FileSlice) -> int:

@@ -24,6 +24,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from lakemerge._internal.cache import Cache
+from lakemerge._internal.collector import collector_paused
 from lakemerge._internal.pools import thread_pool
 from lakemerge.format.config import TableConfig
 from lakemerge.format.keys import Key
@@ -307,6 +308,13 @@ def plan_json(
     :param kernel: the options of ``format("lakemerge")`` that read the file slices of the kernel.
     :param config: of the table. Without it, files are of no file slices.
     """
+    with collector_paused():
+        return _plan_json(rows, store, kernel, config)
+
+
+def _plan_json(
+    rows: StoredRows, store: Store, kernel: Mapping[str, str] | None, config: TableConfig | None
+) -> dict[str, Any]:
     words = [file.words for file in rows.files if file.words is not None]
     bits = np.concatenate(words).tobytes() if words else b""
     plan: dict[str, Any] = {
@@ -356,6 +364,8 @@ class _Slices:
 
     def __init__(self, config: TableConfig) -> None:
         self._config = config
+        kind = config.schema.field(config.key[0]).type
+        self._is_other = pa.types.is_decimal(kind) or pa.types.is_boolean(kind) or pa.types.is_binary(kind)
         self._numbers: dict[SliceName, int] = {}
         self._told: list[tuple[int, int, int, object, object]] = []
         self._partitions: dict[tuple[str | None, ...], int] = {}
@@ -373,9 +383,7 @@ class _Slices:
     def _first(self, bound: Key | None) -> object:
         """The value of a bound's first column, if it is as Spark has it: keys have decimals and truth values as
         integers."""
-        kind = self._config.schema.field(self._config.key[0]).type
-        is_other = pa.types.is_decimal(kind) or pa.types.is_boolean(kind) or pa.types.is_binary(kind)
-        return None if not bound or is_other else bound[0]
+        return None if not bound or self._is_other else bound[0]
 
     def told(self) -> dict[str, object]:
         config, by = self._config, self._config.partition_by

@@ -246,7 +246,7 @@ def ways_of(
     # What a premerge keeps for later reads are all rows, so keys are not left out there.
     due = may_premerge(file_slices, spec) if spec.leave_out is None else []
     if jvm_session(spark) is None:  # Connect would send merged rows with each query, but positions are small
-        due = [file_slice for file_slice in due if may_pick_records(spec, file_slice)]
+        due = list(filter(may_pick_records(spec), due))
     asked = len(columns) / len(view.config.schema)
     pays = bool(due) and (premerge_pays(due, spec, asked=asked) or is_kept(spark, handle, view, due, columns))
     chosen = due if pays else []
