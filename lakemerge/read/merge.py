@@ -222,8 +222,8 @@ def may_pick_records(spec: MergeSpec) -> Callable[[FileSlice], bool]:
     bare = set(shape.standing)
     selective = spec.merger.laws(shape, full_frames=True).selective
     carried = spec.config.names.carried
-    return lambda file_slice: selective and all(
-        bare.issuperset(carried(block.file.columns)) for block in _partial(spec, file_slice)
+    return lambda file_slice: (
+        selective and all(bare.issuperset(carried(block.file.columns)) for block in _partial(spec, file_slice))
     )
 
 
