@@ -71,7 +71,7 @@ $(PYTEST) -n 2 -m "not serial $(LEFT_OUT)" $(SAMPLE) --durations 15; parallel=$$
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-publish bench-lookups bench-growth bench-scale bench-plan bench-streams bench-s3 bench-provenance bench-transactions bench-ingest bench-merge-source bench-sql connector release test test-all test-deep coverage test-s3 test-stores test-kafka test-dbt test-schedulers test-clusters test-benchmarks smoke matrix oldest soak soak-doors interleavings mutants versitygw fake-gcs-server azurite audit paimon lint types docs clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-publish bench-lookups bench-growth bench-scale bench-plan bench-streams bench-s3 bench-provenance bench-transactions bench-ingest bench-merge-source bench-sql bench-tpch connector release test test-all test-deep coverage test-s3 test-stores test-kafka test-dbt test-schedulers test-clusters test-benchmarks smoke matrix oldest soak soak-doors interleavings mutants versitygw fake-gcs-server azurite audit paimon lint types docs clean java
 
 help:
 	@echo "Try it"
@@ -115,6 +115,7 @@ help:
 	@echo "  make bench-provenance explain, what_if and replay of 10 M rows (ARGS='--rows 1000000 --records 200000')"
 	@echo "  make bench-transactions updates and merges of rows, against reads and upserts, and Delta's MERGE (ARGS='--rows 300000')"
 	@echo "  make bench-sql        statements in SQL, against the calls in Python (ARGS='--rows 300000 --parts insert,update')"
+	@echo "  make bench-tpch       TPC-H's queries with commits pending, and small merges, beside Delta and Iceberg (ARGS='--scale 0.1')"
 	@echo "  make bench-s3         requests, bytes and times on an S3 server that is 25 ms away (ARGS='--scale 0.02')"
 	@echo "  make bench-streams    micro-batches over minutes, and the change feed (ARGS='--minutes 2')"
 	@echo "  .venv/bin/python -m benchmarks     lists the cases of the benchmarks; CASE --help its options"
@@ -135,8 +136,8 @@ bench-full: java $(STAMP) $(ICEBERG_STAMP) $(HUDI_STAMP) $(PAIMON_STAMP)
 # The cases of one harness: `.venv/bin/python -m benchmarks` lists them. Numbers go to $(DEMO_PATH)/CASE.json.
 case = $(BIN)/python -m benchmarks $(1) --path $(DEMO_PATH) --out $(DEMO_PATH)/$(1).json
 
-bench-foundation bench-plan bench-merge-source bench-ingest bench-transactions bench-s3 bench-streams bench-sql: java
-bench-s3 bench-streams bench-sql: $(ICEBERG_STAMP)
+bench-foundation bench-plan bench-merge-source bench-ingest bench-transactions bench-s3 bench-streams bench-sql bench-tpch: java
+bench-s3 bench-streams bench-sql bench-tpch: $(ICEBERG_STAMP)
 
 bench-foundation: $(STAMP)
 	$(call case,foundation) --scale $(SCALE) $(ARGS)
@@ -172,7 +173,7 @@ bench-s3: $(STAMP) $(VERSITYGW)
 connector: $(STAMP)
 	$(BIN)/python -m scripts.build_connector
 
-bench-lookups bench-growth bench-provenance bench-transactions bench-merge-source bench-streams bench-sql: bench-%: $(STAMP)
+bench-lookups bench-growth bench-provenance bench-transactions bench-merge-source bench-streams bench-sql bench-tpch: bench-%: $(STAMP)
 	$(call case,$*) $(ARGS)
 
 test test-all test-deep: java $(STAMP) $(if $(HAS_PAIMON),$(PAIMON_STAMP))

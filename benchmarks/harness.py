@@ -50,6 +50,7 @@ CASES: Mapping[str, str] = {
     "provenance": "provenance:provenance",
     "transactions": "transactions:transactions",
     "sql": "sql:sql",
+    "tpch": "tpch_queries:tpch",
     "s3": "s3:s3",
     "streams": "streams:streams",
 }

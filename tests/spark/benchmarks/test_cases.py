@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from benchmarks import harness
-from benchmarks.cases import foundation, plans, sql, sql_peers, streams, transactions
+from benchmarks.cases import foundation, plans, sql, sql_peers, streams, tpch_engines, tpch_queries, transactions
 from benchmarks.cases.foundation import Bench
 from benchmarks.foundation_data import Inputs
 from benchmarks.measure import Report
@@ -35,7 +35,7 @@ def one_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     def session(*_: Any, **__: Any) -> Iterator[SparkSession]:
         yield spark
 
-    for module in (foundation, plans, sql, sql_peers, transactions):
+    for module in (foundation, plans, sql, sql_peers, tpch_engines, transactions):
         monkeypatch.setattr(module, "session", session)
 
 
@@ -101,6 +101,23 @@ def test_sql_beside_delta(tmp_path: Path, data: Path, monkeypatch: pytest.Monkey
     assert [problem.partition(":")[0] for problem in report.problems] == [
         "delta, DELETE, lakemerge", "delta, DELETE, delta",
     ]  # fmt: skip
+
+
+def test_tpch_beside_delta(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work is done in this process. Where an engine takes no changes, its answers are found wrong."""
+    monkeypatch.setattr(tpch_queries, "elsewhere", lambda module, do, python, **given: tpch_engines.played(**given))
+    small = {"scale": 0.01, "commits": 2, "peers": ("delta",), "rounds": 1}
+    report = run("tpch", tmp_path, data, **small)
+    assert report.problems == []
+    assert len(report.lines) == 2 * 22 + 2 + 4
+    monkeypatch.setattr(tpch_engines._Ours, "merge", lambda *_: None)
+    report = run("tpch", tmp_path / "again", data, queries=(1, 6), **small)
+    assert report.problems == [
+        "delta, query 1, lakemerge: 4 rows, other than DuckDB's",
+        "delta, query 6, lakemerge: 1 rows, other than DuckDB's",
+        *(problem for problem in report.problems if problem.startswith("delta, merges, lakemerge: ")),
+    ]
+    assert len(report.problems) == 3
 
 
 def test_transactions_find_wrong_updates_and_upserts(

@@ -103,7 +103,7 @@ def test_a_case_finds_its_results_right(case: str, tmp_path: Path, data: Path) -
 
 
 def test_only_cases_with_spark_or_a_server_are_tried_elsewhere() -> None:
-    assert set(harness.CASES) - set(SMALL) == {"s3", "sql", "streams"}
+    assert set(harness.CASES) - set(SMALL) == {"s3", "sql", "streams", "tpch"}
 
 
 Wrap = Callable[..., Any]
