@@ -169,7 +169,7 @@ def test_every_setting_is_told() -> None:
 
 def test_every_option_of_the_source_is_told() -> None:
     told = [*options_page.READS, *options_page.WRITES, *options_page.FEED]
-    internal = {source._TABLE_ID, source._COLUMNS, source._FILTER, source._SLICES, source._WRITE, source._ROWS}
+    internal = {name.lower() for name in source._INTERNAL}
     assert sorted(name.lower() for name in told) == sorted(source._OWN_OPTIONS - internal)
     assert first_column(PAGES["options.md"], "## Options of Spark's source") == told
 
