@@ -124,7 +124,7 @@ def _portions(slices: Iterable[BucketLogs], budget_bytes: int) -> Iterator[list[
 def _source(portion: Sequence[BucketLogs], merge: MergeSpec) -> ParquetFiles:
     budget = merge.settings.merge_budget_bytes // 2
     fits = sum(part.bytes for part in portion) <= budget
-    return _Loaded(portion, merge) if fits else ParquetFiles(merge.store)
+    return _Loaded(portion, merge) if fits else ParquetFiles(merge.store, merge.footers)
 
 
 class _Loaded(ParquetFiles):
@@ -137,7 +137,7 @@ class _Loaded(ParquetFiles):
             for block in part.blocks:
                 blocks.setdefault(block.file, {})[block.first_row_group] = block
         self._tables: dict[tuple[str, int], pa.Table] = {}
-        with ParquetFiles(merge.store) as files:
+        with ParquetFiles(merge.store, merge.footers) as files:
             for file, found in blocks.items():
                 ordered = [found[first] for first in sorted(found)]
                 stored = StoredFile(file.path, file.size_bytes)

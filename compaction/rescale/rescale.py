@@ -314,7 +314,7 @@ def write_bucket(job: BucketJob, merge: MergeSpec, write: BaseWriteSpec) -> Resc
     """Merge the sources and write the base files of the target."""
     settings = replace(merge.settings, merge_budget_bytes=max(1, merge.settings.merge_budget_bytes // len(job.sources)))
     try:
-        with ParquetFiles(merge.store) as files:
+        with ParquetFiles(merge.store, merge.footers) as files:
             return write_base_files(
                 _ranges(job, replace(merge, settings=settings), files),
                 write,

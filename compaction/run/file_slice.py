@@ -104,7 +104,7 @@ def run_job(job: FileSliceJob, merge: MergeSpec, write: BaseWriteSpec) -> Rewrit
     """Merge the logs of a job's file slices. If the job is skipped, it may have written some files."""
     first = job.file_slices[0]
     try:
-        with ParquetFiles(merge.store) as files:
+        with ParquetFiles(merge.store, merge.footers) as files:
             if job.minor and first.base is not None:
                 return _merge_beside(job, first, first.base, merge, write, files)
             return Rewritten(_rewrite(job, merge, write, files), job.apart)
@@ -127,7 +127,7 @@ def find_failing(job: FileSliceJob, merge: MergeSpec) -> list[FailingSlice] | Sk
     fail, the report on the job."""
     found = []
     try:
-        with ParquetFiles(merge.store) as files:
+        with ParquetFiles(merge.store, merge.footers) as files:
             for file_slice in job.file_slices:
                 keys, others = failing_keys(merge, file_slice, files)
                 found.append(FailingSlice(file_slice, tuple(_skipped(file_slice, key) for key in keys), others))

@@ -35,7 +35,7 @@ class Cache(Generic[K, V]):
         self._known: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._bytes = 0
 
-    def __reduce__(self) -> tuple[type[Cache[K, V]], tuple[int, int]]:
+    def __reduce__(self) -> tuple[type[Cache[K, V]], tuple[int, ...]]:
         return Cache, (self._limit_bytes, self._entry_bytes)
 
     def __len__(self) -> int:
@@ -47,6 +47,11 @@ class Cache(Generic[K, V]):
                 return None
             self._known.move_to_end(key)
             return self._known[key][0]
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether a value of that size can be kept without forgetting another one."""
+        with self._lock:
+            return self._bytes + size_bytes + self._entry_bytes <= self._limit_bytes
 
     def keep(self, key: K, value: V, size_bytes: int) -> None:
         size_bytes += self._entry_bytes

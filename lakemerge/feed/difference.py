@@ -104,7 +104,7 @@ class FeedShape:
 def unit_batches(unit: FeedUnit, shape: FeedShape) -> Iterator[pa.RecordBatch]:
     """The changes of a unit, sorted by key; a row's before image comes before its after image. A unit of a version's
     rows gives them as inserts, in batches of bounded size."""
-    with ParquetFiles(unit.after.spec.store) as files:
+    with ParquetFiles(unit.after.spec.store, unit.after.spec.footers) as files:
         for rows, kinds in _changes(unit, shape, files):
             if rows.num_rows:
                 yield from bounded_batches(together(_told(unit, shape, rows, kinds)), rows=rows.num_rows)

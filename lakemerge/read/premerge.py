@@ -147,10 +147,10 @@ def premerge(
     :param compressed: whether ``rows`` are.
     """
     if only_places:
-        with ParquetFiles(spec.store) as files:
+        with ParquetFiles(spec.store, spec.footers) as files:
             if not picks_records(spec, file_slice, files):
                 return Premerged(POSITIONS_SCHEMA.empty_table(), b"", {}, False)
-    with ParquetFiles(spec.store) as files:
+    with ParquetFiles(spec.store, spec.footers) as files:
         superseded = Superseded(spec.store, file_slice, files)
         if picked := pick and picks_records(spec, file_slice, files):
             rows, records, count = b"", _picked(file_slice, spec, superseded, files), 0

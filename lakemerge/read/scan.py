@@ -125,7 +125,7 @@ def scan_part(spec: MergeSpec, part: Part, names: Sequence[str], condition: Filt
     """
     wanted = set(names) | (condition.columns if condition is not None else set())
     read = wanted or {spec.config.key[0]}
-    with ParquetFiles(spec.store) as files:
+    with ParquetFiles(spec.store, spec.footers) as files:
         file_slice = part.narrowed(files, spec.config.key_fields)
         if file_slice is None:
             return

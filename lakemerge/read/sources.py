@@ -9,7 +9,7 @@ between them are left out, too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from types import MappingProxyType
 
@@ -30,6 +30,7 @@ from lakemerge.layout.xxhash64 import buckets as bucket_numbers
 from lakemerge.options import Settings
 from lakemerge.read.failures import LeaveOut
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
+from lakemerge.read.parquet.footers import LogFooters
 from lakemerge.read.parquet.row_groups import RowGroups, in_span, with_keys
 from lakemerge.read.runs import key_position
 from lakemerge.schema.names import ColumnNames
@@ -70,6 +71,7 @@ class MergeSpec:
     settings: Settings
     leave_out: LeaveOut | None = None
     """What is told of keys whose merge fails, if they are left out. Else their error is raised."""
+    footers: LogFooters = field(default_factory=LogFooters, repr=False, compare=False)
 
     @staticmethod
     def of(handle: Handle, view: TableView) -> MergeSpec:
@@ -176,8 +178,8 @@ def _placed(table: pa.Table, ordinal: int, first: int) -> pa.Table:
     """Add the columns of :data:`PLACE`. ``first`` is the position of the first row in the file."""
     rows = table.num_rows
     places = [np.full(rows, ordinal, dtype=np.int32), np.arange(first, first + rows, dtype=np.int32)]
-    for field, values in zip(PLACE, places, strict=True):
-        table = table.append_column(field, pa.array(values))
+    for column, values in zip(PLACE, places, strict=True):
+        table = table.append_column(column, pa.array(values))
     return table
 
 

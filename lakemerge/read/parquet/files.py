@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from types import TracebackType
 from typing import Self
 
@@ -125,7 +125,7 @@ class ParquetFiles:
         there = set(stored_schema.names)
         wanted = names.schema(schema)
         columns = [name for name in wanted.names if name in there]
-        starts = list(accumulate((file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)), initial=0))
+        starts = self._known[stored.path].starts
         try:
             left = sum(starts[group + 1] - starts[group] for group in groups)
             growth = {name: _growth(stored_schema.field(name).type, wanted.field(name).type) for name in columns}
