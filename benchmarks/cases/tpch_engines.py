@@ -6,7 +6,7 @@ It runs in a process of its own, for Iceberg in the environment that ``make`` ma
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +55,8 @@ def played(
                 engine.load(name, tables[name], columns, ordering)
                 for change in changes[name]:
                     engine.merge(name, change, columns, ordering)
+        for name in outcomes.keys() - keys.keys():
+            spark.read.parquet(outcomes[name]).createOrReplaceTempView(name)
         found: dict[str, Any] = {"spark": spark.version, "queries": {}, "refreshes": {}}
         contenders = (plain, *engines)
         for number, text in texts.items():
@@ -64,7 +66,7 @@ def played(
                 rows[engine.name] = [tuple(row) for row in spark.sql(text).collect()]
 
             times = interleave(
-                [Contender(each.name, partial(run, each), partial(each.show, outcomes)) for each in contenders],
+                [Contender(each.name, partial(run, each), partial(each.show, keys)) for each in contenders],
                 rounds=rounds,
             )
             found["queries"][number] = times, rows
@@ -77,7 +79,7 @@ def played(
             found["refreshes"][share] = seconds
         count = "SELECT count(*), sum(l_quantity), sum(l_extendedprice) FROM lineitem"
         for engine in engines:
-            engine.show(outcomes)
+            engine.show(keys)
             found[engine.name] = tuple(spark.sql(count).collect()[0])
         return found
 
@@ -94,13 +96,13 @@ class _Engine(ABC):
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
 
-    def show(self, outcomes: Mapping[str, str]) -> None:
-        """Let the names in queries be this engine's tables. Those that do not change are plain Parquet for all."""
-        for name, file in outcomes.items():
-            (self._frame(name) or self.spark.read.parquet(file)).createOrReplaceTempView(name)
+    def show(self, changed: Iterable[str]) -> None:
+        """Let the names of the tables that change be this engine's tables."""
+        for name in changed:
+            self.frame(name).createOrReplaceTempView(name)
 
     @abstractmethod
-    def _frame(self, table: str) -> DataFrame | None:
+    def frame(self, table: str) -> DataFrame:
         """The rows of a table that changes."""
 
     def _files(self, file: str) -> DataFrame:
@@ -119,8 +121,8 @@ class _Parquet(_Engine):
         for name, file in outcomes.items():
             self._files(file).write.parquet(self._paths[name])
 
-    def _frame(self, table: str) -> DataFrame | None:
-        return self.spark.read.parquet(self._paths[table]) if table in self._paths else None
+    def frame(self, table: str) -> DataFrame:
+        return self.spark.read.parquet(self._paths[table])
 
 
 class _Ours(_Engine):
@@ -143,8 +145,8 @@ class _Ours(_Engine):
     def merge(self, table: str, file: str, key: Sequence[str], ordering: str) -> None:
         self._tables[table].upsert(self.spark.read.parquet(file), kind_column=KIND)
 
-    def _frame(self, table: str) -> DataFrame | None:
-        return self._tables[table].to_df() if table in self._tables else None
+    def frame(self, table: str) -> DataFrame:
+        return self._tables[table].to_df()
 
 
 class _Merging(_Engine):
@@ -181,8 +183,8 @@ class _Merging(_Engine):
             f"WHEN NOT MATCHED AND s.{KIND} <> '-D' THEN INSERT ({', '.join(names)}) VALUES ({values})"
         ).collect()
 
-    def _frame(self, table: str) -> DataFrame | None:
-        return self.spark.table(self._tables[table]) if table in self._tables else None
+    def frame(self, table: str) -> DataFrame:
+        return self.spark.table(self._tables[table])
 
 
 class _Delta(_Merging):

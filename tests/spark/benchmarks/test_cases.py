@@ -106,10 +106,10 @@ def test_sql_beside_delta(tmp_path: Path, data: Path, monkeypatch: pytest.Monkey
 def test_tpch_beside_delta(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The work is done in this process. Where an engine takes no changes, its answers are found wrong."""
     monkeypatch.setattr(tpch_queries, "elsewhere", lambda module, do, python, **given: tpch_engines.played(**given))
-    small = {"scale": 0.01, "commits": 2, "peers": ("delta",), "rounds": 1}
-    report = run("tpch", tmp_path, data, **small)
+    small: dict[str, Any] = {"scale": 0.01, "commits": 2, "peers": ("delta",), "rounds": 1}
+    report = run("tpch", tmp_path, data, queries=(1, 4, 12, 18, 21), **small)
     assert report.problems == []
-    assert len(report.lines) == 2 * 22 + 2 + 4
+    assert len(report.lines) == 2 * 5 + 2 + 4
     monkeypatch.setattr(tpch_engines._Ours, "merge", lambda *_: None)
     report = run("tpch", tmp_path / "again", data, queries=(1, 6), **small)
     assert report.problems == [
