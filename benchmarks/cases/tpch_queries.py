@@ -53,7 +53,7 @@ def tpch(
             run.report.say(f"NOT RUN: {peer}: there is no {python} (make bench-tpch makes it)")
             continue
         folder = run.folder / peer
-        folder.mkdir()
+        folder.mkdir(parents=True)
         refreshes, outcome = _refreshes(data, folder, rounds)
         found = elsewhere(
             "benchmarks.cases.tpch_engines",
