@@ -19,7 +19,7 @@ import duckdb
 from benchmarks.cases.tpch_texts import KIND, TABLES
 from benchmarks.tpch import connect
 
-__all__ = ["CHANGED", "KEYS", "ORDERING", "Input", "frame"]
+__all__ = ["CHANGED", "KEYS", "ORDERING", "Input", "frame", "merged"]
 
 KEYS: Mapping[str, tuple[str, ...]] = {"orders": ("o_orderkey",), "lineitem": ("l_orderkey", "l_linenumber")}
 """The tables that change."""
@@ -39,7 +39,7 @@ _VALUES: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A folder with a file of each table, and of the tables that change a file of each commit and of the outcome."""
+    """A folder with a file for each table. A table that changes has more: one for each commit, one for the outcome."""
 
     folder: Path
     commits: int
@@ -84,8 +84,8 @@ class Input:
 
 
 def frame(table: str, source: str, share: float, salt: int) -> str:
-    """SQL for DuckDB: a commit that touches a share of the rows. Of these three fifths are changed, three tenths are
-    new and a tenth is deleted.
+    """SQL for DuckDB: a commit that touches a share of the rows. Three fifths of its records change a row,
+    three tenths make one, and a tenth delete one.
 
     :param source: the relation with the table's rows, for ``FROM``.
     :param salt: another number, other rows.
@@ -101,6 +101,12 @@ def frame(table: str, source: str, share: float, salt: int) -> str:
               FROM {source} WHERE mix({ident}, {salt * 7 + 3}) < {round(share * 2147483647)})"""
 
 
+def merged(table: str, log: str) -> str:
+    """SQL for DuckDB: the rows that a relation with all records leaves, the newest of each key."""
+    newest = f"row_number() OVER (PARTITION BY {', '.join(KEYS[table])} ORDER BY {ORDERING} DESC) = 1"
+    return f"SELECT * EXCLUDE ({KIND}) FROM (SELECT * FROM {log} QUALIFY {newest} AND {KIND} <> '-D')"
+
+
 def _write(db: duckdb.DuckDBPyConnection, folder: Path, table: str, commits: int, share: float) -> None:
     original = folder / f"{table}.parquet"
     db.execute(f"CREATE TABLE base AS SELECT *, CAST(0 AS BIGINT) AS {ORDERING} FROM read_parquet('{original}')")
@@ -109,9 +115,7 @@ def _write(db: duckdb.DuckDBPyConnection, folder: Path, table: str, commits: int
         db.execute(f"CREATE OR REPLACE TABLE records AS {frame(table, 'base', share, commit)}")
         db.execute("INSERT INTO log SELECT * FROM records")
         _copy(db, "SELECT * FROM records", folder / f"{table}-{commit}.parquet")
-    newest = f"row_number() OVER (PARTITION BY {', '.join(KEYS[table])} ORDER BY {ORDERING} DESC) = 1"
-    merged = f"SELECT * FROM log QUALIFY {newest} AND {KIND} <> '-D'"
-    _copy(db, f"SELECT * EXCLUDE ({KIND}) FROM ({merged})", folder / f"{table}-outcome.parquet")
+    _copy(db, merged(table, "log"), folder / f"{table}-outcome.parquet")
     original.unlink()
     _copy(db, "SELECT * FROM base", original)
     db.execute("DROP TABLE base; DROP TABLE log; DROP TABLE records")

@@ -16,13 +16,12 @@ from benchmarks.cases.tpch_texts import KIND
 from benchmarks.compare import iceberg
 from benchmarks.harness import session
 from benchmarks.measure import Contender, interleave
+from benchmarks.tables import OFF
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["played"]
-
-_OFF = {"lakemerge.maintenance": "off"}
 
 
 def played(
@@ -40,8 +39,8 @@ def played(
     """Seconds and rows of each query on each engine, and seconds of each refresh.
 
     :param tables: name -> Parquet file, at the load.
-    :param keys: those of the tables that change.
-    :param changes: of these: a Parquet file for each commit.
+    :param keys: the key columns of each table that changes.
+    :param changes: the Parquet files of each such table, one for each commit.
     :param outcomes: name -> Parquet file with the rows after all commits.
     :param refreshes: a share of the rows -> Parquet files with changes of that many line items.
     """
@@ -137,7 +136,7 @@ class _Ours(_Engine):
         rows = self.spark.read.parquet(file)
         ddl = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in rows.schema)
         made = lakemerge.LakeTable.create(
-            self._root / table, ddl, key=list(key), ordering=[ordering], properties=_OFF, spark=self.spark
+            self._root / table, ddl, key=list(key), ordering=[ordering], properties=OFF, spark=self.spark
         )
         made.upsert(rows)
         self._tables[table] = made

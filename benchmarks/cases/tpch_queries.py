@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from benchmarks.cases.sql_peers import PEERS
-from benchmarks.cases.tpch_data import CHANGED, KEYS, ORDERING, Input, frame
+from benchmarks.cases.tpch_data import CHANGED, KEYS, ORDERING, Input, frame, merged
 from benchmarks.cases.tpch_texts import KIND, QUERIES, TABLES
 from benchmarks.compare.engines import ENGINES
 from benchmarks.elsewhere import elsewhere
@@ -112,10 +112,8 @@ def _refreshes(data: Input, folder: Path, rounds: int) -> tuple[dict[str, list[s
                 db.execute("INSERT INTO log SELECT * FROM records")
                 db.execute(f"COPY records TO '{target}' (FORMAT parquet)")
                 files[f"{share:g}"].append(str(target))
-        newest = f"row_number() OVER (PARTITION BY {', '.join(KEYS['lineitem'])} ORDER BY {ORDERING} DESC) = 1"
         sums = db.execute(
-            "SELECT count(*), sum(l_quantity), sum(l_extendedprice) FROM "
-            f"(SELECT * FROM log QUALIFY {newest} AND {KIND} <> '-D')"
+            f"SELECT count(*), sum(l_quantity), sum(l_extendedprice) FROM ({merged('lineitem', 'log')})"
         ).fetchone()
     return files, tuple(sums or ())
 

@@ -102,7 +102,8 @@ _SLICES = "lakemerge.slices"
 """An internal option: the file slices that a task of a native scan merges, as JSON; see
 :class:`lakemerge.spark.native.KernelSlices`."""
 _JAR = "lakemerge.jar"
-"""An internal option: the version of the jar, which reads the table by its own scan if it is told how to name it."""
+"""An internal option: the version of the jar that asks for the schema. If it is ours, the schema also names the version
+of the table, and the jar reads that by its own scan."""
 _REQUEST = "lakemerge.request"
 """An internal option: the jar's request for the plan of a scan, as JSON; see :mod:`lakemerge.datasource.plans`."""
 _NAMED = "lakemerge.named"

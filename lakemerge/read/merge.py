@@ -216,8 +216,8 @@ def picks_records(spec: MergeSpec, file_slice: FileSlice, files: ParquetFiles) -
 
 
 def may_pick_records(spec: MergeSpec) -> Callable[[FileSlice], bool]:
-    """The same as :func:`picks_records`, as far as the table's metadata say. What it says of a file slice is quick, so
-    that many may be asked about."""
+    """Returns a check of a file slice: the same as :func:`picks_records`, as far as the table's metadata say. It is
+    quick enough for very many file slices."""
     shape = spec.config.shape
     bare = set(shape.standing)
     selective = spec.merger.laws(shape, full_frames=True).selective

@@ -11,14 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from lakemerge.format.schedule import SCHEDULE_DEFAULTS
 from lakemerge.layout.view import FileSlice, TableView
 
 __all__ = ["note_read", "note_write", "reads_per_write"]
 
 _NEW: Final = 1 / 8
 """The weight of the newest write's reads in the mean. After some ten writes, the mean forgets what came before."""
-_FIRST: Final = 1.0
-"""The mean before anything is known; the default of ``lakemerge.maintenance.readsPerWrite``."""
+_FIRST: Final = float(SCHEDULE_DEFAULTS["lakemerge.maintenance.readsPerWrite"])
+"""The mean before anything is known."""
 _TABLES: Final = 1024
 
 

@@ -300,6 +300,7 @@ def _unpickled(work: Any, file_slice: bytes) -> Premerged:
     return found
 
 
+@collector_paused()
 def plan_json(
     rows: StoredRows, store: Store, kernel: Mapping[str, str] | None, config: TableConfig | None = None
 ) -> dict[str, Any]:
@@ -308,13 +309,6 @@ def plan_json(
     :param kernel: the options of ``format("lakemerge")`` that read the file slices of the kernel.
     :param config: of the table. Without it, files are of no file slices.
     """
-    with collector_paused():
-        return _plan_json(rows, store, kernel, config)
-
-
-def _plan_json(
-    rows: StoredRows, store: Store, kernel: Mapping[str, str] | None, config: TableConfig | None
-) -> dict[str, Any]:
     words = [file.words for file in rows.files if file.words is not None]
     bits = np.concatenate(words).tobytes() if words else b""
     plan: dict[str, Any] = {

@@ -70,8 +70,8 @@ _LOG_FOOTERS: Final = 32 * 2**20
 
 class LogFooters(Cache[str, Footer]):
     """Footers of log files, for all file slices that a read or a service merges. A log file has a row group for each of
-    a thousand file slices, say, and each of them would parse the footer anew: a minor compaction of 1,024 file slices
-    and 52 commits took a quarter of an hour.
+    a thousand file slices, say, and each of them would parse the footer anew. A footer of 880 row groups and ten
+    columns takes 19 ms, and 1,024 file slices with records of 52 commits would parse 52 of them each.
 
     Once it is full it takes no more. File slices ask for the same files in turn, so a footer that made room for another
     one would be gone when the next file slice needs it. In memory, footers take eight times as much as in files.

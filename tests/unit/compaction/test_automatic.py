@@ -110,7 +110,7 @@ def test_writers_learn_from_the_reads_of_their_process(tmp_path: Path) -> None:
         table.upsert(frame([(1, 2, "only written")]))
     assert "for 0 reads per write" in str(LakeTable.open(path).detail().maintenance)
     table.alter(properties={"lakemerge.maintenance.readsPerWrite": "10"})
-    assert "for 10 reads per write" in str(table.detail().maintenance), "what is told wins"
+    assert "for 10 reads per write" in str(table.detail().maintenance), "the property takes precedence"
 
 
 def test_a_look_up_is_a_part_of_a_read(tmp_path: Path) -> None:

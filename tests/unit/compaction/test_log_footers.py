@@ -1,8 +1,9 @@
-"""A log file has row groups of many file slices. Whoever merges these parses its footer once."""
+"""A log file has row groups of many file slices. A read or service that merges these parses its footer once."""
 
 from __future__ import annotations
 
 import pickle
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from lakemerge import LakeTable, Settings
 from lakemerge.read.parquet import files
-from lakemerge.read.parquet.footers import LogFooters
+from lakemerge.read.parquet.footers import Footer, LogFooters
 from tests.unit.faults import create, frame, rows_of
 
 COMMITS, BUCKETS = 4, 32
@@ -20,15 +21,20 @@ COMMITS, BUCKETS = 4, 32
 def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often the footer of each log file is parsed, from now on."""
     times: Counter[str] = Counter()
-    opened = files.ParquetFiles._file
+    opened, here = files.ParquetFiles._file, threading.local()
 
-    def counting(self: files.ParquetFiles, stored: files.StoredFile) -> pq.ParquetFile:
-        is_known = stored.path in self._open or (self._footers is not None and self._footers.get(stored.path))
-        if stored.path.startswith("_lakemerge/log/") and not is_known:
-            times[stored.path] += 1
+    def opening(self: files.ParquetFiles, stored: files.StoredFile) -> pq.ParquetFile:
+        here.path = stored.path
         return opened(self, stored)
 
-    monkeypatch.setattr(files.ParquetFiles, "_file", counting)
+    class Counting(Footer):
+        def __init__(self, tail: bytes) -> None:
+            if here.path.startswith("_lakemerge/log/"):
+                times[here.path] += 1
+            super().__init__(tail)
+
+    monkeypatch.setattr(files.ParquetFiles, "_file", opening)
+    monkeypatch.setattr(files, "Footer", Counting)
     return times
 
 
