@@ -72,7 +72,7 @@ def test_a_read_is_by_the_scan_and_shows_the_version_of_its_load(spark: SparkSes
     table.upsert(spark.createDataFrame([(3, 2, "new"), (4, 0, "old")], DDL))
     new = [(0, 1, "v0"), (1, 1, "v1"), (2, 1, "v2"), (3, 2, "new"), (4, 1, "v4"), (5, 1, "v5")]
     old = [(i, 1, f"v{i}") for i in range(6)]
-    by_scan = {
+    by_scan: dict[str, tuple[DataFrame, list[Any]]] = {
         "latest": (load(spark, tmp_path), new),
         "version": (load(spark, tmp_path, VersionAsOf=1), old),
         "time": (load(spark, tmp_path, timestampAsOf=before), old),
