@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.resources
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from benchmarks.compare.engine import Place
 from benchmarks.compare.on_arrow import OnArrow
 from benchmarks.compare.queries import Answer, Bound, Query, condition, normalised
 from benchmarks.compare.workload import Frame
+from benchmarks.duckdb_with import duckdb_with
 
 __all__ = ["DuckLake"]
 
@@ -82,10 +82,7 @@ class DuckLake(OnArrow):
     def _lake(self, place: Place) -> duckdb.DuckDBPyConnection:
         if place.path not in self._databases:
             place.path.mkdir(exist_ok=True)
-            package = importlib.resources.files("duckdb_extension_ducklake")
-            extension = package / "extensions" / f"v{duckdb.__version__}" / "ducklake.duckdb_extension"
-            lake = duckdb.connect()
-            lake.execute(f"LOAD '{extension}'")
+            lake = duckdb_with("ducklake")
             lake.execute(f"ATTACH 'ducklake:{place.path}/catalog.ducklake' AS lake (DATA_PATH '{place.path}/data')")
             self._databases[place.path] = lake
         return self._databases[place.path]

@@ -12,12 +12,12 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from benchmarks.duckdb_with import duckdb_with
 from lakemerge import LakeTable
 from lakemerge.delta import DeltaLog
 from lakemerge.errors import UnsupportedFeatureError
 from lakemerge.results.conversion import ConversionResult
 from lakemerge.storage import LocalStore
-from tests.engines import duckdb_with_delta
 
 Row = dict[str, Any]
 
@@ -31,7 +31,7 @@ def of_spark(spark: SparkSession, path: Path) -> list[Row]:
 
 
 def of_duckdb(path: Path) -> list[Row]:
-    with duckdb_with_delta() as connection:
+    with duckdb_with("delta") as connection:
         connection.execute("SET TimeZone = 'UTC'")
         return ordered(connection.sql(f"SELECT * FROM delta_scan('{path}')").to_arrow_table().to_pylist())
 

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 
 import deltalake
-import duckdb
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from benchmarks.duckdb_with import duckdb_with
 from lakemerge.delta import (
     Action,
     AddFile,
@@ -120,11 +119,7 @@ def test_polars_reads_our_table(table: Path) -> None:
 
 
 def test_duckdb_reads_our_table(table: Path) -> None:
-    # The extension comes as a package: DuckDB's own way to get it needs the network.
-    package = resources.files("duckdb_extension_delta")
-    extension = package / "extensions" / f"v{duckdb.__version__}" / "delta.duckdb_extension"
-    connection = duckdb.connect()
-    connection.load_extension(str(extension))
+    connection = duckdb_with("delta")
     rows = connection.execute(f"select id, c from delta_scan('{table}') order by id").fetchall()
     assert rows == expected_rows(7)
 

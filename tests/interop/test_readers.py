@@ -10,7 +10,6 @@ import datetime as dt
 import os
 from collections.abc import Callable
 from decimal import Decimal
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from benchmarks.duckdb_with import duckdb_with
 from lakemerge import LakeTable
 
 DDL = "c STRING, id BIGINT, seq INT, v STRING, amount DECIMAL(10,2), day DATE, seen TIMESTAMP, tags ARRAY<STRING>"
@@ -83,11 +83,7 @@ def written(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path)
 
 
 def connect() -> duckdb.DuckDBPyConnection:
-    # The extension comes as a package: DuckDB's own way to get it needs the network.
-    package = resources.files("duckdb_extension_delta")
-    extension = package / "extensions" / f"v{duckdb.__version__}" / "delta.duckdb_extension"
-    connection = duckdb.connect()
-    connection.load_extension(str(extension))
+    connection = duckdb_with("delta")
     connection.execute("SET TimeZone = 'UTC'")
     return connection
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 
+from benchmarks.duckdb_with import duckdb_with
 from lakemerge import LakeTable
 
 __all__ = ["DDL", "READERS", "Published", "Step", "frame"]
@@ -39,10 +39,7 @@ def frame(rows: list[Row], schema: pa.Schema = SCHEMA) -> pa.Table:
 
 @functools.cache
 def _duckdb() -> duckdb.DuckDBPyConnection:
-    package = resources.files("duckdb_extension_delta")
-    connection = duckdb.connect()
-    connection.load_extension(str(package / "extensions" / f"v{duckdb.__version__}" / "delta.duckdb_extension"))
-    return connection
+    return duckdb_with("delta")
 
 
 def _with_deltalake(path: Path) -> pa.Table:

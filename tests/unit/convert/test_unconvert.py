@@ -12,6 +12,7 @@ import polars
 import pyarrow as pa
 import pytest
 
+from benchmarks.duckdb_with import duckdb_with
 from lakemerge import CommitConflictError, InputError, LakeTable, NotATableError
 from lakemerge._internal.pools import inline_pools
 from lakemerge.convert.unconverting import unconvert_table
@@ -21,7 +22,6 @@ from lakemerge.storage import LocalStore
 from lakemerge.table.open_table import OpenTable
 from lakemerge.testing.faults import Call, Fault, FaultStore
 from mergers import default_registry
-from tests.engines import duckdb_with_delta
 
 OFF = {"lakemerge.maintenance": "off"}
 DDL = "k BIGINT, o BIGINT, v STRING"
@@ -66,7 +66,7 @@ def of_polars(path: Path) -> list[dict[str, Any]]:
 
 
 def of_duckdb(path: Path) -> list[dict[str, Any]]:
-    with duckdb_with_delta() as connection:
+    with duckdb_with("delta") as connection:
         return listed(connection.sql(f"SELECT * FROM delta_scan('{path}')").to_arrow_table())
 
 
