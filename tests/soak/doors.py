@@ -16,6 +16,7 @@ import itertools
 import json
 import logging
 import os
+import random
 import re
 import time
 from collections import Counter
@@ -41,8 +42,9 @@ from tests.unit.faults import open_over
 
 __all__ = ["DOORS", "Doors", "rows_after"]
 
-RATE = 0.01
-"""The share of calls that fail."""
+RATES = (0.01, 0.2)
+"""The share of calls that fail in a turn, by lot. Under the first most turns land. Under the other most turns fail at
+one of their first calls, which costs little time."""
 Rows = Mapping[str, str]
 """Key to value."""
 
@@ -151,7 +153,8 @@ def _faulty(task: Task, turn: int) -> Iterator[LakeTable]:
         with contextlib.suppress(CommitConflictError):
             yield LakeTable.open(task.path, settings=SETTINGS)
         return
-    chance = Chance(seed=f"{task.name} {os.getpid()} {turn}", rate=RATE, faults=store_faults())
+    seed = f"{task.name} {os.getpid()} {turn}"
+    chance = Chance(seed=seed, rate=random.Random(seed).choice(RATES), faults=store_faults())
     with contextlib.suppress(LakeMergeError, OSError):
         table, store = open_over(Path(task.path), chance, settings=SETTINGS)
         try:
