@@ -181,7 +181,7 @@ test test-all test-deep: java $(STAMP) $(if $(HAS_PAIMON),$(PAIMON_STAMP))
 
 test: LEFT_OUT := and not long and not bench and not cluster
 test-all coverage: LEFT_OUT := and not bench and not cluster
-test: SAMPLE := --one-in 4
+test: SAMPLE := --one-in 6
 test-all coverage: SAMPLE := --one-in 3
 test-all coverage: export LAKEMERGE_EFFORT := many
 test-deep: export LAKEMERGE_EFFORT := all

@@ -197,6 +197,7 @@ def test_tables_of_delta_spark_are_taken(spark: SparkSession, tmp_path: Path, ki
     assert of_spark(spark, path) == [row for row in before if row["k"] != 5]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["classic", "json", "parquet"])
 def test_checkpoints_of_both_kinds(spark: SparkSession, tmp_path: Path, form: str) -> None:
     path = tmp_path / "t"

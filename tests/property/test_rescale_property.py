@@ -175,6 +175,7 @@ STORIES: Sequence[tuple[str, bool, int]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("merger", "partitioned", "seed"), some(STORIES))
 def test_no_rescale_changes_an_answer(merger: str, partitioned: bool, seed: int, tmp_path: Path) -> None:
     story = Story(tmp_path, seed, merger, partitioned=partitioned)

@@ -10,6 +10,7 @@ from lakemerge.connector.places import NoSuchNamespaceError, Places
 from tests.s3.servers import S3Server
 
 
+@pytest.mark.long
 def test_a_warehouse_in_a_bucket(server: S3Server, bucket: str) -> None:
     found = Places(f"s3://{bucket}/lake", server.options)
     assert found.namespaces() == ["default"]

@@ -112,6 +112,7 @@ def test_another_writer_at_each_point_of_a_merge_that_inserts(meddled: tuple[Lak
     check_each_point(*meddled, INSERT_ONLY, row, [*BEGIN, (7, None, 200, 0)], serial, len(some(range(15))) + 1)
 
 
+@pytest.mark.long
 def test_each_increment_that_succeeds_counts(lake: Lake, spark: SparkSession) -> None:
     """Threads of two sessions increase one row. Those that come too late fail, and do nothing."""
     lake.made()
@@ -139,6 +140,7 @@ def test_each_increment_that_succeeds_counts(lake: Lake, spark: SparkSession) ->
     assert lake.table.version == 1 + sum(done)
 
 
+@pytest.mark.long
 def test_a_statement_that_is_cancelled_leaves_nothing_visible(lake: Lake, spark: SparkSession, tmp_path: Path) -> None:
     table, marker = lake.made(), str(tmp_path / "begun")
 

@@ -186,6 +186,7 @@ def test_a_table_of_a_query_is_one_commit(lake: Lake) -> None:
     assert LakeTable.check(path).ok
 
 
+@pytest.mark.long
 def test_a_query_that_fails_makes_and_replaces_nothing(lake: Lake) -> None:
     table = lake.made()
     define = "TBLPROPERTIES ('key' = 'id')"

@@ -37,6 +37,7 @@ def violates(lake: Lake, statement: str, name: str) -> None:
     assert lake.table.version == before
 
 
+@pytest.mark.long
 def test_a_constraint_is_added_kept_and_dropped(lake: Lake) -> None:
     lake.made()
     lake(POSITIVE)
@@ -169,6 +170,7 @@ def test_statements_of_spark_itself(tmp_path: Path) -> None:
     assert sorted(row["id"] for row in table.to_arrow().to_pylist()) == [1, 2]
 
 
+@pytest.mark.long
 def test_other_engines_see_the_constraint(lake: Lake) -> None:
     lake.made()
     lake(POSITIVE)

@@ -37,6 +37,7 @@ def finished(query: Any) -> None:
         query.stop()
 
 
+@pytest.mark.long
 def test_a_stream_has_the_rows_of_a_table_and_those_that_change(
     lake: Lake, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_batch_of_rows_takes_no_options_of_changes(lake: Lake, spark: SparkSes
             spark.read.option(option, "1").table(f"{lake.name}.db.t").collect()
 
 
+@pytest.mark.long
 def test_a_table_follows_another_by_its_changes(lake: Lake, spark: SparkSession, tmp_path: Path) -> None:
     """Deletes, too: the kinds of the feed are those that a stream may bring."""
     table = lake.made()
@@ -136,6 +138,7 @@ def test_a_stream_into_a_table_counts_once(lake: Lake, spark: SparkSession, tmp_
     assert operations == 2
 
 
+@pytest.mark.long
 def test_output_modes(lake: Lake, spark: SparkSession, tmp_path: Path) -> None:
     lake("CREATE TABLE {}.db.t (id BIGINT, n BIGINT) TBLPROPERTIES ('key' = 'id')")
     (tmp_path / "in").mkdir()

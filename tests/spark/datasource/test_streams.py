@@ -161,6 +161,7 @@ def _iso(seconds: float) -> str:
     return dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat(timespec="milliseconds")
 
 
+@pytest.mark.long
 def test_columns_that_come_meanwhile(spark: SparkSession, tmp_path: Path) -> None:
     table = create(tmp_path / "t")
     table.upsert(frame([(1, 1, "a")]))
@@ -212,6 +213,7 @@ def test_a_sink_begins_each_batch_at_the_tip(tmp_path: Path) -> None:
     assert reader.initialOffset()["version"] == 2
 
 
+@pytest.mark.long
 def test_flows(spark: SparkSession, tmp_path: Path) -> None:
     source = tmp_path / "in"
     put(source, "1", [(1, 10, "a"), (2, 10, "b")])

@@ -39,6 +39,7 @@ def table(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -
     return made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("column", some(["s.f", "f", "g"]))
 def test_nan_is_found_above_every_number(column: str, table: LakeTable, spark: SparkSession) -> None:
     path = table.url.removeprefix("file://")

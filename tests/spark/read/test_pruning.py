@@ -205,6 +205,7 @@ def test_keys_of_every_type(spark: SparkSession, tmp_path: Path, kind: str) -> N
     assert sorted(row.n for row in two.collect()) == [0, 1]
 
 
+@pytest.mark.long
 def test_ranges_of_keys(spark: SparkSession, tmp_path: Path) -> None:
     """A bucket with several base files."""
     table = LakeTable.create(

@@ -128,6 +128,7 @@ def test_a_conflict_leaves_no_file(spark: SparkSession, tmp_path: Path) -> None:
     assert rows(LakeTable.open(path, spark=spark).to_df()) == [(7, "a", 1, "n")]
 
 
+@pytest.mark.long
 def test_a_stream_goes_on_over_it(spark: SparkSession, tmp_path: Path) -> None:
     """The stream of changes, applied to a copy under commit-time, keeps it the same."""
     table = made(spark, tmp_path / "t")

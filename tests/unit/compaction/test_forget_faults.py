@@ -24,6 +24,7 @@ class Killed(BaseException):
     """Ends the call at once, as the end of its process would."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("publish", ["off", "deletionVectors"])
 def test_killed_at_each_call_it_is_finished_by_the_next(tmp_path: Path, publish: str) -> None:
     """Before and after each call that changes the folder, for a call that clears and for one that deletes the log."""
