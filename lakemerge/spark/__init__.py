@@ -2,3 +2,7 @@
 
 DataFrame APIs only (no RDDs, no py4j), so that Spark Connect works.
 """
+
+from lakemerge.spark.archives import forget_archives
+
+forget_archives()
