@@ -126,9 +126,7 @@ public final class FormatTable implements SupportsRead, SupportsWrite, NativeSca
 
   @Override
   public ReadPlan plan(List<String> conditions) {
-    ObjectNode request = Channel.request("plan").put("path", path()).put("tableId", id).put("version", version);
-    request.put("tasks", SparkSession$.MODULE$.active().sparkContext().defaultParallelism());
-    conditions.forEach(request.putArray("conditions")::add);
+    ObjectNode request = ReadPlan.request(path(), id, version, conditions);
     ObjectNode ofRead = request.putObject("options");
     Map<String, String> ofStore = new HashMap<>();
     options.forEach((name, value) -> {
@@ -157,10 +155,7 @@ public final class FormatTable implements SupportsRead, SupportsWrite, NativeSca
     own.keySet().removeIf(name -> SETTLED.contains(name.toLowerCase()));
     own.put("version", Long.toString(version));
     own.put("lakemerge.tableId", id);
-    own.put("lakemerge.columns", columns);
-    if (!conditions.isEmpty()) {
-      own.put("lakemerge.filter", String.join(" AND ", conditions));
-    }
+    PythonSource.select(own, columns, conditions);
     return own;
   }
 

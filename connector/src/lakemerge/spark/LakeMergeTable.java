@@ -197,9 +197,7 @@ class LakeMergeTable implements SupportsRead, SupportsWrite, SupportsRowLevelOpe
     @Override
     public ReadPlan plan(List<String> conditions) {
       options(given, Map.of());  // says which are wrong
-      ObjectNode request = about("plan").put("version", version);
-      request.put("tasks", SparkSession$.MODULE$.active().sparkContext().defaultParallelism());
-      conditions.forEach(request.putArray("conditions")::add);
+      ObjectNode request = ReadPlan.request(path, id, version, conditions);
       given.asCaseSensitiveMap().forEach(request.putObject("options")::put);
       return new ReadPlan(channel.ask(request, null));
     }
@@ -208,10 +206,7 @@ class LakeMergeTable implements SupportsRead, SupportsWrite, SupportsRowLevelOpe
     public PythonSource kernel(ReadPlan plan, String columns, List<String> conditions) {
       Map<String, String> own = new HashMap<>(pins());
       own.putAll(plan.kernel);
-      own.put("lakemerge.columns", columns);
-      if (!conditions.isEmpty()) {
-        own.put("lakemerge.filter", String.join(" AND ", conditions));
-      }
+      PythonSource.select(own, columns, conditions);
       return source(given, own);
     }
 

@@ -91,10 +91,7 @@ public final class NativeFrames {
     @Override
     public PythonSource kernel(ReadPlan plan, String columns, List<String> conditions) {
       Map<String, String> options = new HashMap<>(plan.kernel);
-      options.put("lakemerge.columns", columns);
-      if (!conditions.isEmpty()) {
-        options.put("lakemerge.filter", String.join(" AND ", conditions));
-      }
+      PythonSource.select(options, columns, conditions);
       return new PythonSource("lakemerge", options);
     }
 

@@ -61,10 +61,7 @@ final class PythonScanBuilder implements ScanBuilder, SupportsPushDownRequiredCo
 
   private Scan ofVersion() {
     Map<String, String> own = new HashMap<>(table.pins());
-    own.put("lakemerge.columns", NativeReads.names(columns, table::stored));
-    if (!conditions.isEmpty()) {
-      own.put("lakemerge.filter", String.join(" AND ", conditions));
-    }
+    PythonSource.select(own, NativeReads.names(columns, table::stored), conditions);
     return table.source(options, own).scan(columns);
   }
 

@@ -1,6 +1,7 @@
 package lakemerge.spark;
 
 import com.fasterxml.jackson.databind.node.ArrayNode;
+import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import org.apache.spark.SparkContext;
@@ -43,6 +44,19 @@ final class PythonSource {
               "Spark does not know LakeMerge here: call lakemerge.catalog(spark, ...) first, or install lakemerge"
                   + " for the Python that Spark runs");
         });
+  }
+
+  /**
+   * Adds to the options of a read which columns and rows are wanted.
+   *
+   * @param columns their names, as {@link NativeReads#names} writes them
+   * @param conditions each in SQL; a row has to fulfil all
+   */
+  static void select(Map<String, String> options, String columns, List<String> conditions) {
+    options.put("lakemerge.columns", columns);
+    if (!conditions.isEmpty()) {
+      options.put("lakemerge.filter", String.join(" AND ", conditions));
+    }
   }
 
   /** The schema that Python answers. */

@@ -15,6 +15,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.classic.SparkSession$;
 
 /** How a version is read, as Python planned it: files with the rows that it has of them, and what the kernel merges. */
 final class ReadPlan {
@@ -42,6 +43,18 @@ final class ReadPlan {
   private final List<int[]> ofFiles = new ArrayList<>();
   private final List<int[]> ofStreams = new ArrayList<>();
   private final int[] ofKernel;
+
+  /**
+   * What Python is asked for a plan.
+   *
+   * @param conditions each in SQL; a row has to fulfil all
+   */
+  static ObjectNode request(String path, String tableId, long version, List<String> conditions) {
+    ObjectNode request = Channel.request("plan").put("path", path).put("tableId", tableId).put("version", version);
+    request.put("tasks", SparkSession$.MODULE$.active().sparkContext().defaultParallelism());
+    conditions.forEach(request.putArray("conditions")::add);
+    return request;
+  }
 
   ReadPlan(JsonNode plan) {
     this(plan, new byte[0], LakeMergeCatalog.texts(plan.path("hadoop")));
