@@ -34,7 +34,7 @@ def publish(
     buckets: Annotated[int, "of the table, a power of two"] = 1024,
     rows: Annotated[int, "of the table whose publication is timed"] = 10_000_000,
     share: Annotated[float, "of the rows that change between two publications"] = 0.01,
-    week_rows: Annotated[int, "of the table that lives through simulated time"] = 200_000,
+    week_rows: Annotated[int, "of the table that lives through simulated time"] = 50_000,
     days: Annotated[float, "of simulated time; the log is counted up to a week"] = 7.0,
     spark: Annotated[bool, "whether delta-spark opens the table, too"] = True,
     rounds: Rounds = 3,

@@ -71,7 +71,10 @@ class MergeSpec:
     settings: Settings
     leave_out: LeaveOut | None = None
     """What is told of keys whose merge fails, if they are left out. Else their error is raised."""
-    footers: LogFooters = field(default_factory=LogFooters, repr=False, compare=False)
+    footers: LogFooters = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "footers", LogFooters(self.settings.merge_budget_bytes))
 
     @staticmethod
     def of(handle: Handle, view: TableView) -> MergeSpec:

@@ -65,7 +65,8 @@ class Footer:
         return self.metadata
 
 
-_LOG_FOOTERS: Final = 32 * 2**20
+_GROWTH: Final = 8
+"""How much more a footer takes in memory than in its file."""
 
 
 class LogFooters(Cache[str, Footer]):
@@ -74,14 +75,17 @@ class LogFooters(Cache[str, Footer]):
     columns takes 19 ms, and 1,024 file slices with records of 52 commits would parse 52 of them each.
 
     Once it is full it takes no more. File slices ask for the same files in turn, so a footer that made room for another
-    one would be gone when the next file slice needs it. In memory, footers take eight times as much as in files.
+    one would be gone when the next file slice needs it.
+
+    :param memory_bytes: about what the footers may take.
     """
 
-    def __init__(self) -> None:
-        super().__init__(_LOG_FOOTERS)
+    def __init__(self, memory_bytes: int) -> None:
+        super().__init__(memory_bytes // _GROWTH)
+        self._memory_bytes = memory_bytes
 
-    def __reduce__(self) -> tuple[type[LogFooters], tuple[()]]:
-        return LogFooters, ()
+    def __reduce__(self) -> tuple[type[LogFooters], tuple[int]]:
+        return LogFooters, (self._memory_bytes,)
 
     def keep(self, key: str, value: Footer, size_bytes: int) -> None:
         if key.startswith(f"{LOG_FOLDER}/") and self.has_room(size_bytes):

@@ -77,7 +77,7 @@ def test_other_files_are_not_kept_and_none_makes_room(tmp_path: Path) -> None:
         stored = files.StoredFile(base.add.path, base.add.size_bytes)
         opened.footer(stored)
         footer = opened._known[stored.path]
-    kept = LogFooters()
+    kept = LogFooters(8 * 32 * 2**20)
     kept.keep(base.add.path, footer, 1)
     assert len(kept) == 0
     first, second, third = (f"_lakemerge/log/{name}.parquet" for name in "abc")
@@ -85,4 +85,7 @@ def test_other_files_are_not_kept_and_none_makes_room(tmp_path: Path) -> None:
     kept.keep(second, footer, 20 * 2**20)
     kept.keep(third, footer, 2**20)
     assert [kept.get(path) for path in (first, second, third)] == [footer, None, footer]
-    assert len(pickle.loads(pickle.dumps(kept))) == 0
+    sent = pickle.loads(pickle.dumps(kept))
+    assert len(sent) == 0
+    assert sent.has_room(32 * 2**20)
+    assert not sent.has_room(32 * 2**20 + 1)

@@ -42,6 +42,7 @@ final class KnownReaders {
   private static final Map<String, String> KNOWN = Map.of(
       "9ba6d5891832a8f89f0a958cfad1942d", "4.0.2",
       "34c33455e1715990623c1151bbcb54f5", "4.1.1",
+      "a677147fbfa05236816e2f3a715899dd", "4.1.4",
       "e6bb4bf50968294e6a147c68760dcbcf", "4.2.0",
       "fe4cc45572296a27f6894b22a3e7dfdc", "4.2.1",
       "b5fabad3d6248b7eb67d3446e2474288", "4.3.0");
