@@ -39,7 +39,7 @@ AUDIT_STAMP := $(AUDIT)/.installed
 OLDEST := $(VENV)/oldest
 OLDEST_STAMP := $(OLDEST)/.installed
 # These need matplotlib, s3fs, or the versions of constraints.txt.
-NOT_OLDEST := --ignore tests/unit/benchmarks --ignore tests/unit/project/test_supply_chain.py --ignore tests/unit/docs/test_site.py \
+NOT_OLDEST := --ignore tests/unit/benchmarks --ignore tests/unit/project/test_supply_chain.py --ignore tests/unit/docs/test_site.py --ignore tests/unit/connector/test_jar.py \
   $(addprefix --deselect tests/unit/storage/test_local.py::test_,open_store_picks_by_url spark_paths_are_literal)
 # The documentation site is built by packages that the tests do not need.
 DOCS := $(VENV)/docs

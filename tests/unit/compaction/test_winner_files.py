@@ -18,6 +18,7 @@ from lakemerge import LakeTable, Settings
 from lakemerge.format.minor import Minor
 from lakemerge.testing.counting import CountingStore, Counts
 from lakemerge.testing.faults import Call, Fault
+from tests.packages import needs_newer_arrow
 from tests.unit.faults import Row, create, frame, listing, open_over, rows_of, state_of
 
 ROWS = 20_000
@@ -233,6 +234,7 @@ def probed(path: Path, keys: list[int], *, groups: int) -> Counts:
     return store.counts()
 
 
+@needs_newer_arrow("reads the columns of a local file one by one")
 def test_row_groups_without_a_changed_key_are_not_read(tmp_path: Path) -> None:
     groups = 16
     recent = probed(tmp_path / "recent", list(range(ROWS - 100, ROWS)), groups=groups)

@@ -29,6 +29,7 @@ from lakemerge.delta import (
 from lakemerge.delta.checkpoint import encode_checkpoint, write_checkpoint
 from lakemerge.errors import TableDamagedError, UnsupportedFeatureError
 from lakemerge.storage import open_store
+from tests.packages import needs_newer_arrow
 
 DAY_MS = 86_400_000
 NOW_MS = 100 * DAY_MS
@@ -67,6 +68,7 @@ def file_of(root: Path, version: int = 12) -> Path:
     return root / "_delta_log" / f"{version:020d}.checkpoint.parquet"
 
 
+@needs_newer_arrow("gives no maps as dicts")
 def test_rows_as_the_protocol_has_them(tmp_path: Path) -> None:
     write(tmp_path, STATE)
     rows = pq.read_table(file_of(tmp_path)).to_pylist(maps_as_pydicts="strict")

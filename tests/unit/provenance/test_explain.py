@@ -15,6 +15,7 @@ from lakemerge.delta import DeltaLog
 from lakemerge.ingest import Files
 from lakemerge.testing.counting import CountingStore
 from mergers.row import Record
+from tests.packages import needs_newer_arrow
 from tests.unit.faults import create, frame, open_over
 
 NOW = dt.timedelta(0)
@@ -303,6 +304,7 @@ def test_shapes_of_the_answer(tmp_path: Path) -> None:
         table.explain({"k": 7}, 99)
 
 
+@needs_newer_arrow("reads the columns of a local file one by one")
 def test_requests_are_bounded(tmp_path: Path) -> None:
     """One look at the log, the base file, and for each pending commit its log file and its commit file."""
     table = create(tmp_path / "t", buckets=4, properties={"lakemerge.maintenance": "off"})

@@ -21,6 +21,7 @@ from lakemerge.storage import LocalStore
 from lakemerge.testing.counting import CountingStore
 from lakemerge.testing.faults import FaultStore
 from mergers import default_registry
+from tests.packages import needs_newer_arrow
 from tests.unit.faults import create, frame, open_over
 
 SMALL_GROUPS = Settings(row_group_rows=10)
@@ -99,6 +100,7 @@ def _compressed_bytes(file: Path) -> int:
     return sum(chunk.total_compressed_size for chunk in chunks)
 
 
+@needs_newer_arrow("reads the columns of a local file one by one")
 def test_only_row_groups_that_can_hold_the_key_are_read(tmp_path: Path) -> None:
     keyed(tmp_path / "t").compact()
     sizes = {}

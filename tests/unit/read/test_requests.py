@@ -18,6 +18,7 @@ from lakemerge.storage import LocalStore
 from lakemerge.storage.base import FileStat
 from lakemerge.table.opening import open_table
 from lakemerge.testing.counting import CountingStore
+from tests.packages import needs_newer_arrow
 from tests.unit.faults import create, frame, listing
 
 BUCKETS, COMMITS, ROWS = 8, 5, 400
@@ -46,6 +47,7 @@ def calls(store: CountingStore) -> Counter[str]:
     return found
 
 
+@needs_newer_arrow("reads the columns of a local file one by one")
 def test_a_full_read(path: Path) -> None:
     table, store = counted(path)
     opening = calls(store)
@@ -75,6 +77,7 @@ def test_a_read_of_less(path: Path, arguments: dict[str, Any], opened: int) -> N
     assert calls(store)["open_input"] <= opened
 
 
+@needs_newer_arrow("reads the columns of a local file one by one")
 def test_a_look_up(path: Path) -> None:
     """One question for a newer commit; of the key's bucket each file a footer, the first time, and one row group."""
     table, store = counted(path)
@@ -94,6 +97,7 @@ def test_a_look_up(path: Path) -> None:
         assert (found["open_input"], found["read"]) == (reads, reads)
 
 
+@needs_newer_arrow("reads the columns of a local file one by one")
 def test_a_look_up_in_a_compacted_table_that_is_opened(path: Path) -> None:
     """At most ten requests, however many commits there were: the hint, the listing, the checkpoint and at most four
     commits; the question for a newer commit; a footer and a row group."""

@@ -19,6 +19,7 @@ from lakemerge import FrameError, LakeTable, SchemaError, Settings
 from lakemerge.ingest import Files
 from lakemerge.ingest.single_file import SingleFile
 from lakemerge.schema.limits import MAX_LEVELS, leaf_count, levels_of
+from tests.packages import needs_newer_arrow
 
 STRUCTS: Callable[[pa.DataType], pa.DataType] = lambda kind: pa.struct([("x", kind)])  # noqa: E731
 WRAPS: dict[str, tuple[Callable[[pa.DataType], pa.DataType], int]] = {
@@ -92,6 +93,7 @@ def test_what_the_limit_allows_every_reader_reads(name: str, tmp_path: Path) -> 
     assert duckdb.sql(f"SELECT max(id) FROM read_parquet('{files}') WHERE deep IS NULL").fetchall() == [(3,)]
 
 
+@needs_newer_arrow("takes minutes to make such types")
 @pytest.mark.parametrize(("wrap", "levels"), WRAPS.values(), ids=WRAPS.keys())
 @pytest.mark.parametrize("much", [1, 30])
 def test_deeper_types_are_refused_before_the_commit(

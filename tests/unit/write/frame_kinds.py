@@ -14,6 +14,8 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 
+from tests.packages import halves
+
 __all__ = ["KINDS", "Kind"]
 
 Data = Mapping[str, Sequence[Any]]
@@ -65,6 +67,8 @@ def _array(values: Sequence[Any], kind: Any) -> pa.Array:
     if isinstance(kind, pa.BaseExtensionType):
         plain = [value.bytes if isinstance(value, uuid.UUID) else value for value in values]
         return pa.ExtensionArray.from_storage(kind, pa.array(plain, kind.storage_type))
+    if kind == pa.float16():
+        return halves(values)
     if isinstance(kind, pa.RunEndEncodedType):
         ends = pa.array(range(1, len(values) + 1), pa.int32())
         return pa.RunEndEncodedArray.from_arrays(ends, pa.array(values, kind.value_type))
@@ -96,9 +100,12 @@ def in_pandas(kind: Any) -> Callable[[Data], pd.DataFrame]:
     return make
 
 
+_DUCKDB = duckdb.connect()
+
+
 def relation(data: Data) -> Any:
     held = typed()(data)
-    return duckdb.connect().from_arrow(held)
+    return _DUCKDB.from_arrow(held)
 
 
 ABC = ["a", "ü", "c"]
