@@ -1,4 +1,4 @@
-"""Which worker of pytest-xdist runs what, so that few of them start Spark, and all end at about the same time.
+"""Which worker of pytest-xdist runs what, so that one of them alone starts Spark.
 
 pytest-xdist 3.8 has ``--dist loadgroup`` for this, but it sets an attribute of tests that pytest 9.2 no longer reads.
 """
@@ -16,15 +16,12 @@ __all__ = ["Scheduler", "sort"]
 
 ROOT = Path(__file__).resolve().parent.parent
 SPARK = "files that take the fixture spark"
-LAST = "the last of them"
-OF_LAST = tuple(f"tests/{folder}/" for folder in ("interop", "spark/merge_source", "spark/mergers", "spark/schema"))
 OF_SPARK = ("spark", "lake", "by_unions")
 """The session, and fixtures in ``conftest.py`` that take it."""
 
 
 class Scheduler(LoadScopeScheduling):  # type: ignore[misc] # it has no types
-    """Most files that take the Spark session are one unit of work, which comes first. The others that take it are one
-    that comes last. Each other file is one.
+    """All files that take the Spark session are one unit of work, each other file is one.
 
     A worker that is free takes the next unit, in the order of the tests.
     """
@@ -38,17 +35,13 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc] # it has no types
 
 
 def sort(items: list[pytest.Item]) -> None:
-    """The unit that takes longest comes first. The worker that is free first takes the last one: the one that has Spark
-    already, or another one, whose start of Spark costs less than to wait."""
-    order = {SPARK: 0, LAST: 2}
-    items.sort(key=lambda item: (order.get(_unit(item.nodeid), 1), not item.nodeid.startswith("tests/spark/")))
+    """Units that take longest come first, so that no worker is left with one at the end: Spark's."""
+    items.sort(key=lambda item: (_unit(item.nodeid) != SPARK, not item.nodeid.startswith("tests/spark/")))
 
 
 def _unit(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
-    if not _takes_spark(file):
-        return file
-    return LAST if file.startswith(OF_LAST) else SPARK
+    return SPARK if _takes_spark(file) else file
 
 
 @functools.cache
