@@ -15,7 +15,6 @@ from compaction.plan.costs import (
     COMMIT,
     LOG_TO_FILE,
     SPARK_LOGS,
-    SPARK_STORED,
     SPARK_WRITE,
     WRITES,
     SliceSize,
@@ -137,8 +136,6 @@ class _Judged:
         before = size.winner_mib / LOG_TO_FILE
         earlier = write_seconds(commits=0, log_mib=before, log_blocks=max(0.0, writes - commits))
         stored = stored_penalty(size.merged())
-        if auto.on_spark:
-            stored += SPARK_STORED * share
         self.full = _Sum(reads * writes * stored / 2, rewrite_cost(size), written + earlier)
         self.commits = max(float(commits), writes)
 

@@ -1,8 +1,9 @@
 """What reads and table services cost, in seconds. By this model ``lakemerge.maintenance = auto`` decides.
 
-The constants were measured without Spark, on two cores and a local disk, with tables of 200,000 and 1,600,000 rows of
-10 columns in 1, 4 and 8 buckets, each with eight commits of 1 %. Another machine is faster or slower at all of them
-alike, so only their ratios matter. docs/guides/maintenance.md explains them.
+The constants were measured on two cores and a local disk, with tables of 200,000 and 1,600,000 rows of 10 columns, each
+with eight commits of 1 %: those of Spark with its own sessions and 4 buckets, the others without Spark and with 1, 4
+and 8. Another machine is faster or slower at all of them alike, so only their ratios matter. They are explained in
+docs/guides/maintenance.md.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from compaction.plan.loads import FileSliceLoad
 
 __all__ = [
     "SPARK_LOGS",
-    "SPARK_STORED",
     "SPARK_WRITE",
     "WRITES",
     "SliceSize",
@@ -55,10 +55,9 @@ WRITE: Final = 0.015
 WRITE_BLOCK: Final = 0.002
 """Writing a log block."""
 
-SPARK_LOGS: Final = 0.15
-"""Merging while reading on Spark, whatever its size: a premerge, or Python tasks in the read."""
-SPARK_STORED: Final = 0.1
-"""Leaving out superseded rows on Spark, whatever their number: bitmaps in the plan, and more files."""
+SPARK_LOGS: Final = 0.1
+"""Merging while reading on Spark, whatever its size: the plan and the premerge of LakeMerge's own scan. To leave out
+superseded rows takes such a scan no time that is seen."""
 SPARK_WRITE: Final = 0.15
 """A write on Spark, whatever its size: a job."""
 

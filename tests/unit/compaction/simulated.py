@@ -113,10 +113,8 @@ class Simulated:
             self.slices[number].pending.append((changed, added, deleted))
 
     def read(self, times: float) -> None:
-        if self.on_spark:
-            self.seconds += times * (costs.SPARK_LOGS if self.live else 0.0)
-            if any(part.winners or part.deleted for part in self.slices):
-                self.seconds += times * costs.SPARK_STORED
+        if self.on_spark and self.live:
+            self.seconds += times * costs.SPARK_LOGS
         for load in self.loads():
             size = costs.SliceSize.of(load)
             once, each = costs.log_penalty(size)
