@@ -79,13 +79,15 @@ def write_checkpoint(
         "sizeInBytes": len(data),
         "numOfAddFiles": len(snapshot.files),
     }
-    _point(store, pointer, snapshot.version, orjson.dumps(said))
+    _point(store, pointer, snapshot.version, orjson.dumps(said), still_holds)
 
 
-def _point(store: Store, there: FileStat | None, version: int, pointer: bytes) -> None:
+def _point(store: Store, there: FileStat | None, version: int, pointer: bytes, still_holds: Callable[[], bool]) -> None:
     """Write ``_last_checkpoint``, unless it names a later checkpoint that is there."""
     if there is None:
-        store.put_if_absent(LAST_CHECKPOINT, pointer)
+        # A local store makes the folder for it, also where the table's got another name.
+        if store.put_if_absent(LAST_CHECKPOINT, pointer) is Put.CREATED and not still_holds():
+            _withdraw(store, LAST_CHECKPOINT, pointer)
         return
     hint = read_hint(store)
     if hint is None or hint <= version or store.stat(checkpoint_path(hint)) is None:
@@ -93,7 +95,7 @@ def _point(store: Store, there: FileStat | None, version: int, pointer: bytes) -
 
 
 def _withdraw(store: Store, path: str, data: bytes) -> None:
-    """Delete a checkpoint that was written into the log of another table."""
+    """Delete a file that was written into the log of another table, or where there is none any more."""
     found = store.stat(path)
     if found is not None and store.get(path) == data:
         store.delete_exact([found])

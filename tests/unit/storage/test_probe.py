@@ -104,6 +104,7 @@ def test_a_store_that_can_only_be_read(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_store_that_cannot_be_reached_is_an_error_and_no_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("s3fs", reason="the extra s3 is not installed")
     options = ['client_kwargs={"region_name": "us-east-1"}', 'config_kwargs={"retries": {"total_max_attempts": 1}}']
     options += ["key=an-id", "secret=hunter2", "endpoint_url=http://127.0.0.1:9"]
     assert main(["probe", "s3://bucket/lake", *(word for option in options for word in ("-o", option))]) == 4

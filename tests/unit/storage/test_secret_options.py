@@ -136,6 +136,7 @@ def test_a_package_that_judges_options_late(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_name_helps() -> None:
+    pytest.importorskip("s3fs", reason="the extra s3 is not installed")
     misspelt = OPTIONS["a misspelt name"]
     assert "'secrett' is unknown" in refused(lambda: LakeTable.open("s3://bucket/t", storage_options=misspelt))
     assert "'aws_secret_acess_key'" in refused(

@@ -94,7 +94,10 @@ def test_what_a_writer_reports_is_in_the_table_and_nothing_else(deed: str, tmp_p
         expected = [(1, 2, "z"), (2, 1, "y"), *([(3, 1, "new")] if deed == "upsert" and reported else [])]
         assert rows_of(found.to_arrow()) == expected, about
         assert not LakeTable.exists(old), about
-        assert not (old / "_delta_log").exists(), about
+        # A compaction writes a checkpoint, and takes it back where the table is gone. The folder for it may stay, and
+        # the empty file by which the store tells the time.
+        assert not [path for path in old.rglob("*") if path.is_file() and path.name != ".clock"], about
+        assert deed == "compact" or not (old / "_delta_log").exists(), about
 
 
 def test_a_store_without_folders_refuses(tmp_path: Path) -> None:
