@@ -68,6 +68,15 @@ def file_of(root: Path, version: int = 12) -> Path:
     return root / "_delta_log" / f"{version:020d}.checkpoint.parquet"
 
 
+@pytest.mark.parametrize("answers", [[False], [True, False]])
+def test_nothing_is_left_where_the_table_is_gone(tmp_path: Path, answers: list[bool]) -> None:
+    """It goes before the checkpoint is there, or before the hint is."""
+    told = iter(answers)
+    write_checkpoint(open_store(tmp_path), STATE, now_ms=NOW_MS, still_holds=lambda: next(told))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and "_last_checkpoint" in path.name]
+    assert next(told, None) is None, "it asked each time"
+
+
 @needs_newer_arrow("gives no maps as dicts")
 def test_rows_as_the_protocol_has_them(tmp_path: Path) -> None:
     write(tmp_path, STATE)

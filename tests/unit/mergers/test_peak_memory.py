@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +27,7 @@ pytestmark = [
 ROOT = Path(__file__).resolve().parents[3]
 BUDGET = 4 << 20
 QUIET = {"lakemerge.maintenance": "off"}
-SCHEMA = "k BIGINT, o BIGINT, v STRING"
-WIDE = 300
-WIDE_SCHEMA = "k BIGINT, o BIGINT, " + ", ".join(f"c{column} BIGINT" for column in range(WIDE))
+WIDE = {"300 columns": 300, "400 columns": 400}
 
 WORK = """
 import sys
@@ -79,20 +78,20 @@ def many_commits(lots: random.Random) -> Iterator[pa.Table]:
         yield pa.table({"k": [lots.randrange(10**6) for _ in range(12)], "o": [at] * 12, "v": values})
 
 
-def wide_rows(lots: random.Random) -> Iterator[pa.Table]:
-    """20 commits of 300 columns of numbers: 240 MB. A row group for each step of a merge would make a footer that is
-    larger than that."""
-    numbers = np.random.default_rng(lots.randrange(2**32))
+def rows_of_columns(columns: int, lots: random.Random) -> Iterator[pa.Table]:
+    """20 commits of so many columns of numbers: 240 MB. A row group for each step of a merge would make a footer that
+    is larger than that."""
+    numbers, count = np.random.default_rng(lots.randrange(2**32)), 1_500_000 // columns
     for at in range(20):
-        keys = numbers.choice(10**6, 5000, replace=False)
-        values = {f"c{column}": numbers.integers(0, 2**62, 5000) for column in range(WIDE)}
-        yield pa.table({"k": keys, "o": np.full(5000, at), **values})
+        keys = numbers.choice(10**6, count, replace=False)
+        values = {f"c{column}": numbers.integers(0, 2**62, count) for column in range(columns)}
+        yield pa.table({"k": keys, "o": np.full(count, at), **values})
 
 
 TABLES: dict[str, Callable[[random.Random], Iterator[pa.Table]]] = {
     "hot keys": hot_keys,
     "many commits": many_commits,
-    "wide rows": wide_rows,
+    **{name: partial(rows_of_columns, columns) for name, columns in WIDE.items()},
 }
 
 
@@ -101,7 +100,8 @@ def written(path: Path, kind: str) -> tuple[int, int]:
     keys, size = set[int](), 0
     for number, frame in enumerate(TABLES[kind](random.Random(7))):
         if not number:
-            schema = WIDE_SCHEMA if kind == "wide rows" else SCHEMA
+            columns = [f"c{column} BIGINT" for column in range(WIDE.get(kind, 0))] or ["v STRING"]
+            schema = ", ".join(["k BIGINT", "o BIGINT", *columns])
             create(path, schema=schema, properties=QUIET, settings=Settings(threads=1))
         LakeTable.open(path).upsert(frame)
         keys |= set(frame["k"].to_pylist())
@@ -111,11 +111,13 @@ def written(path: Path, kind: str) -> tuple[int, int]:
 
 CASES = [
     # Footers and open files have some KiB for each column, whatever the budget is.
-    ("wide rows", "reads and compactions", 2 * BUDGET),
+    ("300 columns", "reads and compactions", 2 * BUDGET),
     ("hot keys", "reads and compactions", BUDGET),
     ("hot keys", "a log compaction", BUDGET),
     ("many commits", "reads and compactions", BUDGET),
     ("many commits", "a log compaction", BUDGET),
+    # Not met: 377 to 384 MB of 367 on 2026-11-29.
+    ("400 columns", "reads and compactions", 2 * BUDGET),
 ]
 
 

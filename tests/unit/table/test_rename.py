@@ -57,7 +57,10 @@ def test_a_name_that_is_taken_and_a_table_that_is_none(tmp_path: Path) -> None:
     assert LakeTable.open(tmp_path / "t").version == 0
 
 
-@pytest.mark.parametrize("deed", ["upsert", "compact"])
+LEFT = "the local store makes folders anew for a checkpoint, which is taken back, and for its clock: they stay, empty"
+
+
+@pytest.mark.parametrize("deed", ["upsert", pytest.param("compact", marks=pytest.mark.xfail(reason=LEFT, strict=True))])
 def test_what_a_writer_reports_is_in_the_table_and_nothing_else(deed: str, tmp_path: Path) -> None:
     """The folder gets another name before and after each call that a commit makes of its store."""
     rows: list[Row] = [(1, 1, "x"), (2, 1, "y")]
@@ -94,10 +97,7 @@ def test_what_a_writer_reports_is_in_the_table_and_nothing_else(deed: str, tmp_p
         expected = [(1, 2, "z"), (2, 1, "y"), *([(3, 1, "new")] if deed == "upsert" and reported else [])]
         assert rows_of(found.to_arrow()) == expected, about
         assert not LakeTable.exists(old), about
-        # A compaction writes a checkpoint, and takes it back where the table is gone. The folder for it may stay, and
-        # the empty file by which the store tells the time.
-        assert not [path for path in old.rglob("*") if path.is_file() and path.name != ".clock"], about
-        assert deed == "compact" or not (old / "_delta_log").exists(), about
+        assert not (old / "_delta_log").exists(), about
 
 
 def test_a_store_without_folders_refuses(tmp_path: Path) -> None:
