@@ -1,7 +1,8 @@
 """``make mutants``: changes one place of the log, the commits or the writes, and asks whether anything notices.
 
-A mutant is first given to the scheduler: each operation alone, and some orders drawn from the seed. What lives is given
-to the tests of its package. What lives then is listed, to be looked at by somebody.
+A mutant is first given to the tests that run the changed lines, the shortest first. What lives is given to the
+scheduler: each operation alone, and some orders drawn from the seed. What lives then is listed, to be looked at by
+somebody. At the end the tests that found something are run without any change: what fails then has found nothing.
 """
 
 from __future__ import annotations
@@ -14,20 +15,28 @@ import importlib.machinery
 import importlib.util
 import os
 import random
+import re
 import subprocess
 import sys
+import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import ModuleType
+
+from tests.interleavings.covering import Covering, measured
 
 __all__ = ["Mutant", "mutants_of"]
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("delta", "commits", "write")
 VARIABLE = "LAKEMERGE_MUTANT"
-_SECONDS = 900
+_SECONDS = 40.0
+"""Of tests, as they take without a change, for one mutant."""
+_MOST_SECONDS = 900
+"""Of a process. What goes on for longer hangs, and is found by that."""
 _ORDERS = 40
 
 _COMPARED = {
@@ -42,7 +51,7 @@ class Mutant:
     def __init__(self, path: Path, number: int) -> None:
         self.path, self.number = path, number
         self.tree = ast.parse(path.read_text())
-        self.function, self.what = _changed(self.tree, number)
+        self.function, self.what, self.lines = _changed(self.tree, number)
 
     def __str__(self) -> str:
         # Numbers of lines would be others after the next change of the file.
@@ -82,9 +91,10 @@ def _function_of(tree: ast.AST, wanted: ast.AST) -> str:
     return ".".join(names) or "the module"
 
 
-def _changed(tree: ast.Module, number: int) -> tuple[str, str]:
-    """Change the place in the tree. Returns the function around it, and what it was."""
+def _changed(tree: ast.Module, number: int) -> tuple[str, str, range]:
+    """Change the place in the tree. Returns the function around it, what it was, and its lines."""
     node, kind = next(place for at, place in enumerate(_places(tree)) if at == number)
+    lines = _lines_of(tree, node)
     function = _function_of(tree, node)
     before = ast.unparse(copy.deepcopy(node)).splitlines()[0][:90]
     if isinstance(node, ast.Compare):
@@ -103,7 +113,16 @@ def _changed(tree: ast.Module, number: int) -> tuple[str, str]:
                 if isinstance(body, list) and node in body:
                     body[body.index(node)] = ast.Pass()
     ast.fix_missing_locations(tree)
-    return function, f"{kind}: {before}"
+    return function, f"{kind}: {before}", lines
+
+
+def _lines_of(tree: ast.Module, wanted: ast.AST) -> range:
+    """The lines of the innermost statement around a place, without the body of that statement."""
+    around = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and wanted in ast.walk(node)]
+    last = around[-1]
+    body = getattr(last, "body", None)
+    ends = body[0].lineno - 1 if isinstance(body, list) else last.end_lineno or last.lineno
+    return range(last.lineno, max(ends, last.lineno) + 1)
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -155,13 +174,34 @@ def _scheduled(seed: int) -> int:
     return int(bool(explorer.coverage.bad))
 
 
-def _ends_badly(command: Sequence[str], text: str) -> bool:
+def _run(command: Sequence[str], text: str) -> tuple[bool, str]:
+    """Whether a process ends well over the changed product, and what it printed."""
     environment = {**os.environ, VARIABLE: text, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=_MOST_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired:
-        return True
-    return done.returncode != 0
+        return False, "it hangs"
+    return done.returncode == 0, done.stdout
+
+
+def _pytest(tests: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "pytest", "-p", "tests.interleavings.mutants", "-p", "no:cacheprovider", "-q", *tests]
+
+
+def _verdict(mutant: Mutant, covering: Covering, *, seed: int) -> tuple[str, str]:
+    """How the mutant was found, and by which test, if any."""
+    text = f"{mutant.path.relative_to(ROOT)}#{mutant.number}"
+    if tests := covering.tests_of(mutant.path, mutant.lines, seconds=_SECONDS):
+        well, printed = _run([*_pytest(tests), "-x"], text)
+        if not well:
+            failed = re.search(r"^(?:FAILED|ERROR) (\S+::.+?)(?: - .*)?$", printed, re.MULTILINE)
+            return "found by a test", failed[1] if failed else printed[-200:]
+    plays = [sys.executable, "-m", "tests.interleavings.mutants", "--scheduled", "--seed", str(seed)]
+    if not _run(plays, text)[0]:
+        return "found by the scheduler", ""
+    return "lives" if tests else "lives, and no test runs it", ""
 
 
 def main() -> int:
@@ -169,8 +209,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=300, help="how many mutants (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="which ones (%(default)s)")
     parser.add_argument("--first", type=int, default=0, help="the number of the first of them (%(default)s)")
-    parser.add_argument("--minutes", type=float, default=600, help="end after so many minutes (%(default)s)")
-    parser.add_argument("--scheduler-only", action="store_true", help="leave the tests of the package out")
+    parser.add_argument("--minutes", type=float, default=600, help="begin none after so many minutes (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (%(default)s)")
+    parser.add_argument("--measured", type=Path, help="a folder for which tests run which lines, to be used again")
     parser.add_argument("--scheduled", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.scheduled:
@@ -178,23 +219,34 @@ def main() -> int:
     paths = sorted(path for package in PACKAGES for path in (ROOT / "lakemerge" / package).rglob("*.py"))
     everything = [(path, number) for path in paths for number in range(mutants_of(path))]
     chosen = random.Random(given.seed).sample(everything, min(given.count, len(everything)))
-    counts: Counter[str] = Counter()
     ends = time.monotonic() + 60 * given.minutes
-    for path, number in chosen[given.first :]:
-        if time.monotonic() > ends:
-            break
-        mutant = Mutant(path, number)
-        text = f"{path.relative_to(ROOT)}#{number}"
-        plays = [sys.executable, "-m", "tests.interleavings.mutants", "--scheduled", "--seed", str(given.seed)]
-        tests = [sys.executable, "-m", "pytest", "-p", "tests.interleavings.mutants", "-x", "-q",
-                 f"tests/unit/{path.relative_to(ROOT / 'lakemerge').parts[0]}"]  # fmt: skip
-        how = "found by the scheduler" if _ends_badly(plays, text) else "lives"
-        if how == "lives" and not given.scheduler_only and _ends_badly(tests, text):
-            how = "found by tests of the package"
-        counts[how] += 1
-        print(f"{how}: {mutant}", flush=True)  # noqa: T201
-    print(f"of {len(everything)} mutants, {sum(counts.values())} were tried (seed {given.seed}): {dict(counts)}")  # noqa: T201
-    return 0
+    with tempfile.TemporaryDirectory() as scratch:
+        covering = measured(given.measured or Path(scratch), PACKAGES, jobs=given.jobs)
+    found: dict[str, list[str]] = {}
+    with ThreadPoolExecutor(given.jobs) as pool:
+        tried = partial(_tried, covering=covering, seed=given.seed, ends=ends)
+        for mutant, how, test in filter(None, pool.map(tried, chosen[given.first :])):
+            found.setdefault(how, []).append(test)
+            print(f"{how}: {mutant}{f' ({test})' if test else ''}", flush=True)  # noqa: T201
+    counts = {how: len(tests) for how, tests in found.items()}
+    print(f"of {len(everything)} mutants, {sum(counts.values())} were tried (seed {given.seed}): {counts}")  # noqa: T201
+    return _failing_anyway({test for test in found.get("found by a test", ()) if "::" in test})
+
+
+def _tried(place: tuple[Path, int], *, covering: Covering, seed: int, ends: float) -> tuple[Mutant, str, str] | None:
+    if time.monotonic() > ends:
+        return None
+    mutant = Mutant(*place)
+    return mutant, *_verdict(mutant, covering, seed=seed)
+
+
+def _failing_anyway(tests: set[str]) -> int:
+    """Run the tests without a change. 1 if any fails: then it has found nothing."""
+    if not tests:
+        return 0
+    well, printed = _run(_pytest(sorted(tests)), "")
+    print("without a change they all pass" if well else f"without a change, too, some fail:\n{printed[-5000:]}")  # noqa: T201
+    return int(not well)
 
 
 if __name__ == "__main__":
