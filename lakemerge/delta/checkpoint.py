@@ -85,7 +85,7 @@ def write_checkpoint(
 def _point(store: Store, there: FileStat | None, version: int, pointer: bytes, still_holds: Callable[[], bool]) -> None:
     """Write ``_last_checkpoint``, unless it names a later checkpoint that is there."""
     if there is None:
-        # A local store makes the folder for it, also where the table's got another name.
+        # By now there may be another table, or none.
         if store.put_if_absent(LAST_CHECKPOINT, pointer) is Put.CREATED and not still_holds():
             _withdraw(store, LAST_CHECKPOINT, pointer)
         return

@@ -5,6 +5,10 @@ renamed. The names of the folders above it are synced, too, whoever made them. P
 fails atomically if the name is taken. Hidden siblings that a killed
 process left behind are not part of the table, and are never listed.
 
+A store that has seen its root never makes it anew. Whoever still has a table that was removed, or got another name,
+leaves nothing at its old place; and a Spark executor whose host does not share the folder writes nothing to its own
+disk.
+
 Symbolic links: the root may be one. Below it, a path that leads out of the root is refused;
 :meth:`LocalStore.list` passes over links that leave the root and over links to folders.
 """
@@ -65,6 +69,7 @@ class LocalStore(Store):
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = os.path.abspath(os.fspath(root))
+        self._has_seen_root = False
 
     def __repr__(self) -> str:
         return f"LocalStore({self._root!r})"
@@ -79,7 +84,7 @@ class LocalStore(Store):
     def put_if_absent(self, path: str, data: bytes) -> Put:
         target = self._locate(path)
         try:
-            with _temporary_for(target) as temporary:
+            with self._temporary_for(target) as temporary:
                 _write_synced(temporary, data)
                 outcome = _link(temporary, target)
                 if outcome is Put.CREATED:
@@ -98,7 +103,7 @@ class LocalStore(Store):
 
     def put(self, path: str, data: bytes) -> None:
         target = self._locate(path)
-        with _temporary_for(target) as temporary:
+        with self._temporary_for(target) as temporary:
             _write_synced(temporary, data)
             _rename(temporary, target)
 
@@ -166,7 +171,7 @@ class LocalStore(Store):
             _of_file(_sync_file, target)
         for folder in dict.fromkeys(os.path.dirname(target) for target in targets):
             _sync_folder(folder)
-            _make_folders(folder)
+            self._make_folders(folder)
 
     def delete_exact(self, files: Sequence[FileStat]) -> tuple[FileStat, ...]:
         """A file is taken aside under a hidden name and looked at once more, because a look and a deletion are two
@@ -179,7 +184,7 @@ class LocalStore(Store):
     def replace_exact(self, file: FileStat, data: bytes) -> bool:
         """The file is looked at just before it is replaced. What is written in the instant between is lost."""
         target = self._locate(file.path)
-        with _temporary_for(target) as temporary:
+        with self._temporary_for(target) as temporary:
             _write_synced(temporary, data)
             if not _is(file, target):
                 return False
@@ -213,16 +218,60 @@ class LocalStore(Store):
         return _of_file(opened, self._locate(path))
 
     def open_output(self, path: str) -> AbstractContextManager[pa.NativeFile]:
-        return _output(self._locate(path))
+        return self._output(self._locate(path))
+
+    @contextmanager
+    def _output(self, target: str) -> Iterator[pa.NativeFile]:
+        with self._temporary_for(target) as temporary:
+            with pa.OSFile(temporary, "wb") as file:
+                yield file
+            _sync_file(temporary)
+            _rename(temporary, target)
+
+    @contextmanager
+    def _temporary_for(self, target: str) -> Iterator[str]:
+        """The name of a hidden sibling of ``target`` in an existing folder; the file is gone afterwards."""
+        folder = os.path.dirname(target)
+        self._make_folders(folder)
+        temporary = os.path.join(folder, _TEMPORARY_PREFIX + uuid.uuid4().hex)
+        try:
+            yield temporary
+        finally:
+            # A left-over is hidden and harmless; an error here would hide that the file was created.
+            with _passed_over():
+                os.unlink(temporary)
+
+    def _make_folders(self, folder: str) -> None:
+        """Make a folder of the table. The root is made by a store that has not seen it.
+
+        :raises NothingCreatedError: the root was there, and is gone.
+        """
+        if not self._sees_root():
+            if self._has_seen_root:
+                raise NothingCreatedError(
+                    f"{self._root!r} is gone: the table was removed, got another name, or its folder is not mounted "
+                    "on this host. Open the table where it is now",
+                    path=self._root,
+                )
+            _make_folders(self._root)
+            self._has_seen_root = True
+        _make_folders(folder, below=self._root)
 
     def _locate(self, path: str) -> str:
         """The absolute path of the file. Its real path is checked to lie inside the root, too."""
         if check_path(path).rpartition("/")[2].startswith(_TEMPORARY_PREFIX):
             raise InputError(f"{path!r}: names that start with {_TEMPORARY_PREFIX!r} are reserved", path=path)
         target = os.path.join(self._root, path)
+        if not self._has_seen_root:
+            self._sees_root()
         if not self._is_inside(target):
             raise StoreError(f"{path!r} leads out of {self._root!r} through a symbolic link", path=path)
         return target
+
+    def _sees_root(self) -> bool:
+        is_there = os.path.isdir(self._root)
+        self._has_seen_root = self._has_seen_root or is_there
+        return is_there
 
     def _is_inside(self, target: str) -> bool:
         return os.path.realpath(target).startswith(os.path.realpath(self._root).rstrip("/") + "/")
@@ -326,29 +375,6 @@ def _of_file(read: Callable[[str], _T], target: str) -> _T:
         raise
 
 
-@contextmanager
-def _temporary_for(target: str) -> Iterator[str]:
-    """The name of a hidden sibling of ``target`` in an existing folder; the file is gone afterwards."""
-    folder = os.path.dirname(target)
-    _make_folders(folder)
-    temporary = os.path.join(folder, _TEMPORARY_PREFIX + uuid.uuid4().hex)
-    try:
-        yield temporary
-    finally:
-        # A left-over is hidden and harmless; an error here would hide that the file was created.
-        with _passed_over():
-            os.unlink(temporary)
-
-
-@contextmanager
-def _output(target: str) -> Iterator[pa.NativeFile]:
-    with _temporary_for(target) as temporary:
-        with pa.OSFile(temporary, "wb") as file:
-            yield file
-        _sync_file(temporary)
-        _rename(temporary, target)
-
-
 def _write_synced(temporary: str, data: bytes) -> None:
     with open(temporary, "xb") as file:
         file.write(data)
@@ -414,12 +440,16 @@ def _passed_over() -> Iterator[None]:
             raise
 
 
-def _make_folders(folder: str) -> None:
+def _make_folders(folder: str, *, below: str = "") -> None:
     """Make the folder and all above it, where they are missing. When this returns, their names are durable, also of
-    those that another process made, and may not have synced yet."""
+    those that another process made, and may not have synced yet.
+
+    :param below: a folder that is not made, nor any above it.
+    :raises FileNotFoundError: that folder is gone.
+    """
     missing = []
     there = folder
-    while not os.path.isdir(there):
+    while there != below and not os.path.isdir(there):
         missing.append(there)
         there = os.path.dirname(there)
     for new in reversed(missing):

@@ -13,6 +13,7 @@ import pytest
 
 from lakemerge.errors import DependencyMissingError, InputError, StoreError
 from lakemerge.storage import LocalStore, Put, ReadOnlyStore, S3Store, Store, open_store
+from lakemerge.storage.base import NothingCreatedError
 from lakemerge.storage.clock import store_time_ms
 from lakemerge.testing.store_suite import StoreSuite
 
@@ -67,6 +68,28 @@ def test_no_temporary_file_stays(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="stop"), store.open_output("d"):
         raise ValueError("stop")
     assert _names(tmp_path) == ["a", "b", "c"]
+
+
+def test_a_root_that_was_seen_is_not_made_anew(tmp_path: Path) -> None:
+    """Nor by a copy of the store on a host that has no such folder."""
+    root, elsewhere = tmp_path / "there", tmp_path / "elsewhere"
+    store = LocalStore(root)
+    store.put("a/b", b"")
+    reader = LocalStore(root)
+    assert reader.stat("a/b") is not None
+    os.rename(root, elsewhere)
+    for seen in (store, reader, pickle.loads(pickle.dumps(store))):
+        with pytest.raises(StoreError, match="there' is gone: the table was removed, got another name"):
+            seen.put("a/c", b"")
+        with pytest.raises(NothingCreatedError, match="there' is gone"):
+            seen.put_if_absent("a/c", b"")
+        with pytest.raises(StoreError, match="there' is gone"), seen.open_output("c"):
+            raise AssertionError("it was opened")
+        assert seen.stat("a/b") is None
+        assert not root.exists()
+    assert LocalStore(root).put_if_absent("a/c", b"") is Put.CREATED, "a store that has not seen it makes it"
+    store.put("a/b", b"once more")  # the folder is there again
+    assert reader.get("a/b") == b"once more"
 
 
 def test_files_have_the_permissions_of_the_umask(tmp_path: Path) -> None:
