@@ -13,10 +13,7 @@ from coverage import CoverageData
 __all__ = ["Covering", "measured"]
 
 ROOT = Path(__file__).resolve().parents[2]
-TESTS = (
-    *(f"tests/unit/{room}" for room in ("commits", "compaction", "convert", "delta", "table", "write")),
-    "tests/interleavings/test_schedules.py",
-)
+TESTS = ("tests/unit", "tests/property", "tests/interleavings/test_schedules.py")
 _LEFT_OUT = "not serial and not long and not bench and not cluster"
 
 

@@ -212,6 +212,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=600, help="begin none after so many minutes (%(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (%(default)s)")
     parser.add_argument("--measured", type=Path, help="a folder for which tests run which lines, to be used again")
+    parser.add_argument("--again", type=Path, help="a file with what a run printed: those that lived, of these alone")
     parser.add_argument("--scheduled", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.scheduled:
@@ -219,13 +220,17 @@ def main() -> int:
     paths = sorted(path for package in PACKAGES for path in (ROOT / "lakemerge" / package).rglob("*.py"))
     everything = [(path, number) for path in paths for number in range(mutants_of(path))]
     chosen = random.Random(given.seed).sample(everything, min(given.count, len(everything)))
+    chosen = chosen[given.first :]
+    if given.again:
+        lived = {line.partition(": ")[2] for line in given.again.read_text().splitlines() if line.startswith("lives")}
+        chosen = [place for place in chosen if str(Mutant(*place)) in lived]
     ends = time.monotonic() + 60 * given.minutes
     with tempfile.TemporaryDirectory() as scratch:
         covering = measured(given.measured or Path(scratch), PACKAGES, jobs=given.jobs)
     found: dict[str, list[str]] = {}
     with ThreadPoolExecutor(given.jobs) as pool:
         tried = partial(_tried, covering=covering, seed=given.seed, ends=ends)
-        for mutant, how, test in filter(None, pool.map(tried, chosen[given.first :])):
+        for mutant, how, test in filter(None, pool.map(tried, chosen)):
             found.setdefault(how, []).append(test)
             print(f"{how}: {mutant}{f' ({test})' if test else ''}", flush=True)  # noqa: T201
     counts = {how: len(tests) for how, tests in found.items()}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lakemerge.commits.footprint import _is_of, _may_meet
 from lakemerge.commits.provenance import Along, DomainChangedError, DomainIs
-from lakemerge.delta import DomainMetadata
+from lakemerge.commits.restore import _files
+from lakemerge.delta import AddFile, DomainMetadata, Metadata, Protocol, RemoveFile, Snapshot
+from lakemerge.delta.snapshot import SnapshotBuilder
 from lakemerge.format.keys import BucketId
 from lakemerge.format.log_block import LogBlock, LogFile
 from tests.unit.faults import create, frame
@@ -79,3 +82,32 @@ def test_a_replacement_knows_when_the_table_was_vacuumed_and_nothing_else(tmp_pa
     table = create(tmp_path / "t", replace=True)
     after = table.opened.view.snapshot.txns
     assert after == {"lakemerge.vacuum": before["lakemerge.vacuum"]}
+
+
+def test_a_replacement_says_what_it_removed(tmp_path: Path) -> None:
+    table = create(tmp_path / "t")
+    table.upsert(frame([(1, 1, "x")]))
+    (file,) = (path for path in (tmp_path / "t" / "base").rglob("*.parquet"))
+    table = create(tmp_path / "t", replace=True)
+    metrics = table.history(limit=1)[0].metrics
+    assert {name: int(str(metrics[name])) for name in ("numRemovedFiles", "removedFilesSize")} == {
+        "numRemovedFiles": 1,
+        "removedFilesSize": file.stat().st_size,
+    }
+
+
+def test_a_restore_adds_what_is_not_there_as_it_was() -> None:
+    def of(*files: AddFile) -> Snapshot:
+        builder = SnapshotBuilder()
+        builder.apply([Protocol(1, 2), Metadata("id", None, None, "{}", (), {}, None), *files])
+        return builder.finish(1, 0, None)
+
+    same, retagged, gone, new = (AddFile(name, {}, 1, 0, True, tags={"t": "1"}) for name in "abcd")
+    tip = of(same, replace(retagged, tags={"t": "2"}), new)
+    actions = list(_files(tip, of(same, retagged, gone), 7))
+    assert [(type(action), action.path) for action in actions if isinstance(action, AddFile | RemoveFile)] == [
+        (RemoveFile, "d"),
+        (AddFile, "b"),
+        (AddFile, "c"),
+    ]
+    assert [action.tags for action in actions if isinstance(action, AddFile)] == [{"t": "1"}] * 2

@@ -3,27 +3,51 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lakemerge import LakeTable
-from lakemerge.delta import AddFile, AlreadyDone, Metadata, Protocol, RemoveFile, Transaction, Txn
+from lakemerge.delta import (
+    Action,
+    AddFile,
+    AlreadyDone,
+    Metadata,
+    Protocol,
+    RemoveFile,
+    Transaction,
+    Txn,
+    encode_vector,
+    read_vector,
+    write_vectors,
+)
+from lakemerge.delta.checkpoint import encode_checkpoint, write_checkpoint
+from lakemerge.delta.checkpoint_reader import read_checkpoint
 from lakemerge.delta.commit import Prepared, _as_text, land
+from lakemerge.delta.listing import Checkpoint, list_log
+from lakemerge.delta.log_replay import _digest_at
 from lakemerge.delta.protocol import check_writable
 from lakemerge.delta.snapshot import SnapshotBuilder
 from lakemerge.delta.vectors import DeletionVector
 from lakemerge.errors import (
+    InputError,
     OutcomeUnknownError,
     StoreError,
     TableDamagedError,
+    TableReplacedError,
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
 from lakemerge.storage import LocalStore, Put
-from lakemerge.storage.base import NothingCreatedError
+from lakemerge.storage.base import FileStat, NothingCreatedError
 from tests.unit.faults import create, frame
 
 DAY_MS = 86_400_000
@@ -206,3 +230,118 @@ def test_nothing_to_do_is_no_commit(tmp_path: Path) -> None:
     outcome = log.commit(table.opened.view.snapshot, lambda _: AlreadyDone(0), operation="W", parameters={})
     assert outcome == AlreadyDone(0)
     assert LakeTable.open(tmp_path / "t").version == 0
+
+
+def test_what_is_no_vector_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a JSON object"):
+        DeletionVector.from_json("u")
+    with pytest.raises(InputError, match="'no place' is not the place of a deletion vector"):
+        _ = DeletionVector("no place", 1, 10, 1).path
+
+
+class Failing(LocalStore):
+    def open_input(self, path: str, *, size_bytes: int | None = None) -> NoReturn:
+        raise OSError(errno.EIO, "the disk is broken", path)
+
+
+def test_vectors_that_cannot_be_read_are_damaged(tmp_path: Path) -> None:
+    with pytest.raises(TableDamagedError, match=r"cannot be read: .*the disk is broken"):
+        read_vector(Failing(tmp_path), vector("a"))
+
+
+@pytest.mark.parametrize("count", [4095, 4096, 4097])
+def test_vectors_about_as_long_as_a_list_may_be(tmp_path: Path, count: int) -> None:
+    """Roaring writes up to 4,096 rows of 65,536 as a list, and more as bits."""
+    store = LocalStore(tmp_path)
+    rows = list(range(0, 2 * count, 2))
+    taken = np.zeros(2 * count, dtype=np.bool_)
+    taken[rows] = True
+    (written,) = write_vectors(store, "dv", uuid.UUID(int=7), [encode_vector(taken)])
+    assert np.flatnonzero(read_vector(store, written)).tolist() == rows
+
+
+def checkpointed(root: Path, state: SnapshotBuilder) -> SnapshotBuilder:
+    path = root / "c.checkpoint.parquet"
+    pq.write_table(encode_checkpoint(state.finish(3, 0, None), now_ms=0), path)
+    return read_checkpoint(LocalStore(root), Checkpoint(3, (FileStat(path.name, path.stat().st_size, 0),)))
+
+
+def built(*actions: Action) -> SnapshotBuilder:
+    builder = SnapshotBuilder()
+    builder.apply([Protocol(1, 2), metadata(), *actions])
+    return builder
+
+
+def test_checkpoints_hold_vectors_if_any_or_all_files_have_them(tmp_path: Path) -> None:
+    none, one, all_of_them = [add("f"), add("g")], [add("f"), add("g", vector("a"))], [add("f", vector("a"))]
+    for files in (none, one, all_of_them):
+        found = checkpointed(tmp_path, built(*files)).files.values()
+        assert [(file.path, file.vector) for file in found] == [(file.path, file.vector) for file in files]
+
+
+def test_checkpoints_hold_the_options_of_the_format(tmp_path: Path) -> None:
+    extra = {"format": {"provider": "parquet", "options": {"a": "b"}}}
+    found = checkpointed(tmp_path, built(replace(metadata(), extra=extra))).metadata
+    assert found is not None
+    assert found.extra == extra
+
+
+def test_a_checkpoint_that_is_not_one_is_damaged_and_a_store_that_fails_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "c.checkpoint.parquet"
+    pq.write_table(pa.table({"metaData": pa.array([{"id": None, "schemaString": None}], METADATA)}), path)
+    checkpoint = Checkpoint(3, (FileStat(path.name, path.stat().st_size, 0),))
+    with pytest.raises(TableDamagedError, match="cannot be read"):
+        read_checkpoint(LocalStore(tmp_path), checkpoint)
+
+
+METADATA = pa.struct([("id", pa.string()), ("schemaString", pa.string())])
+
+
+def test_the_digest_of_a_commit_that_went_is_what_the_next_one_says(tmp_path: Path) -> None:
+    table = create(tmp_path / "t", properties={"lakemerge.maintenance": "off"})
+    for number in range(3):
+        table.upsert(frame([(1, number, "x")]))
+    store, log = LocalStore(tmp_path / "t"), tmp_path / "t" / "_delta_log"
+    digests = [_digest_at(store, list_log(store), version) for version in range(4)]
+    assert len({*digests}) == 4
+    (log / f"{1:020d}.json").unlink()
+    (log / f"{3:020d}.json").unlink()
+    listing = list_log(store)
+    assert _digest_at(store, listing, 1) == digests[1]
+    assert _digest_at(store, listing, 3) is None
+
+
+def test_commits_that_went_are_told_of(tmp_path: Path) -> None:
+    table = create(tmp_path / "t", properties={"lakemerge.maintenance": "off"})
+    for number in range(5):
+        table.upsert(frame([(1, number, "x")]))
+    log = table.opened.handle.log
+    commits = log.commits(since=0)
+    for version in (1, 2, 3):
+        (tmp_path / "t" / "_delta_log" / f"{version:020d}.json").unlink()
+    with pytest.raises(VersionNotFoundError, match="version 1 on went while they were read"):
+        next(commits)
+    with pytest.raises(VersionNotFoundError, match="commit 2 is not, or no longer, in the log; it has commits 4 to 5"):
+        log.commits(since=1, until=3)
+
+
+def test_a_log_of_a_checkpoint_alone_is_no_table(tmp_path: Path) -> None:
+    table = create(tmp_path / "t")
+    table.upsert(frame([(1, 1, "x")]))
+    log, snapshot = table.opened.handle.log, table.opened.view.snapshot
+    write_checkpoint(LocalStore(tmp_path / "t"), snapshot, now_ms=0)
+    log.check_holds(snapshot)
+    for commit in (tmp_path / "t" / "_delta_log").glob("*.json"):
+        commit.unlink()
+    with pytest.raises(TableReplacedError, match="only a checkpoint is left of it"):
+        log.check_holds(snapshot)
+
+
+def test_a_checkpoint_leaves_expired_removals_out(tmp_path: Path) -> None:
+    short = {"delta.deletedFileRetentionDuration": "interval 0 seconds", "delta.checkpointInterval": "3"}
+    table = create(tmp_path / "t", properties={**short, "lakemerge.maintenance": "off"})
+    table.upsert(frame([(1, 1, "x")]))
+    table.upsert(frame([(1, 2, "y")]))
+    table.compact()
+    (checkpoint,) = (tmp_path / "t" / "_delta_log").glob("*.checkpoint.parquet")
+    assert pq.read_table(checkpoint)["remove"].null_count == pq.read_table(checkpoint).num_rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from lakemerge import FrameError, LakeTable, Settings
 from lakemerge.errors import MergeOverflowError
 from lakemerge.schema.names import ColumnNames
 from lakemerge.storage import LocalStore
+from lakemerge.write.parquet.stats import _bound
 from lakemerge.write.parquet.tombstones import TombstonesOutput
 from lakemerge.write.start import WriteRequest
 from lakemerge.write.upsert import upsert_arrow
@@ -155,3 +157,60 @@ def test_tombstones_go_into_row_groups_as_they_come(tmp_path: Path) -> None:
     none = TombstonesOutput(LocalStore(tmp_path), "y", 2, Settings(), names)
     none.add(rows.slice(0, 0))
     assert none.close() is None
+
+
+def test_bounds_of_times_are_never_too_narrow() -> None:
+    """In milliseconds: a least value is rounded down, a greatest one up."""
+    exact, between = (dt.datetime(2026, 1, 2, 3, 4, 5, us, tzinfo=dt.UTC) for us in (6000, 6001))
+    for value, low, high in ((exact, "05.006", "05.006"), (between, "05.006", "05.007")):
+        found: dict[str, object] = {}
+        assert _bound(found, "low", value, upper=False)
+        assert _bound(found, "high", value, upper=True)
+        assert found == {"low": f"2026-01-02T03:04:{low}Z", "high": f"2026-01-02T03:04:{high}Z"}
+
+
+def test_a_write_that_another_made_meanwhile_leaves_no_file(tmp_path: Path) -> None:
+    first = create(tmp_path / "t", properties=QUIET)
+    first.upsert(frame([(1, 1, "a")]))
+    second = LakeTable.open(tmp_path / "t")
+    stood = second.opened.standing
+    first.upsert(frame([(1, 2, "b")]), txn=("job", 1))
+    before = listing(tmp_path / "t")
+    given = WriteRequest(txn=("job", 1))
+    assert upsert_arrow(second.opened.handle, stood, frame([(1, 2, "b")]), given).mode == "repeated"
+    assert listing(tmp_path / "t") == before
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_keys_of_a_long_map(tmp_path: Path, repeated: bool) -> None:
+    """Keys of longer maps are sorted to find one that is there twice."""
+    table = create(tmp_path / "t", schema="k BIGINT, m MAP<STRING, INT>", ordering=[], properties=QUIET)
+    keys = [f"k{number}" for number in range(40)]
+    maps = pa.array([[(key, 1) for key in (*keys, "k3")] if repeated else [], [(key, 2) for key in keys]], MAP)
+    given = pa.table({"k": [1, 2], "m": maps})
+    if repeated:
+        with pytest.raises(FrameError, match="twice"):
+            table.upsert(given)
+    else:
+        table.upsert(given)
+        assert table.get({"k": 2}) == {"k": 2, "m": [(key, 2) for key in keys]}
+
+
+@pytest.mark.parametrize(
+    ("ddl", "kind", "value"),
+    [
+        ("ARRAY<MAP<STRING, INT>>", pa.list_(pa.map_(pa.string(), pa.int32())), [[("a", 1)], [("b", 1), ("b", 2)]]),
+        ("STRUCT<m: MAP<STRING, INT>>", pa.struct([("m", pa.map_(pa.string(), pa.int32()))]), {"m": [("b", 1)] * 2}),
+        ("MAP<DOUBLE, INT>", pa.map_(pa.float64(), pa.int32()), [(float("nan"), 1), (1.0, 1), (float("nan"), 2)]),
+        ("MAP<DOUBLE, INT>", pa.map_(pa.float64(), pa.int32()), [(0.0, 1), (-0.0, 2)]),
+    ],
+)
+def test_a_key_of_a_map_is_found_twice_wherever_the_map_is(
+    ddl: str, kind: pa.DataType, value: object, tmp_path: Path
+) -> None:
+    table = create(tmp_path / "t", schema=f"k BIGINT, m {ddl}", ordering=[], properties=QUIET)
+    with pytest.raises(FrameError, match="twice"):
+        table.upsert(pa.table({"k": [1], "m": pa.array([value], kind)}))
+
+
+MAP = pa.map_(pa.string(), pa.int32())
