@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lakemerge import InputError, LakeTable
+from lakemerge.commits.consumers import known_consumer
 from lakemerge.commits.footprint import _is_of, _may_meet
 from lakemerge.commits.provenance import Along, DomainChangedError, DomainIs
 from lakemerge.commits.restore import _files
@@ -111,3 +113,12 @@ def test_a_restore_adds_what_is_not_there_as_it_was() -> None:
         (AddFile, "c"),
     ]
     assert [action.tags for action in actions if isinstance(action, AddFile)] == [{"t": "1"}] * 2
+
+
+def test_the_consumers_that_there_are_are_told(tmp_path: Path) -> None:
+    table = create(tmp_path / "t")
+    with pytest.raises(InputError, match="no consumer 'x'; there are: none"):
+        known_consumer(table.opened.view.snapshot, "x")
+    table.consumers.register("y", version=0)
+    with pytest.raises(InputError, match="no consumer 'x'; there are: y"):
+        known_consumer(LakeTable.open(tmp_path / "t").opened.view.snapshot, "x")

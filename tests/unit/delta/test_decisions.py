@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -25,6 +26,7 @@ from lakemerge.delta import (
     RemoveFile,
     Transaction,
     Txn,
+    decode,
     encode_vector,
     read_vector,
     write_vectors,
@@ -345,3 +347,10 @@ def test_a_checkpoint_leaves_expired_removals_out(tmp_path: Path) -> None:
     table.compact()
     (checkpoint,) = (tmp_path / "t" / "_delta_log").glob("*.checkpoint.parquet")
     assert pq.read_table(checkpoint)["remove"].null_count == pq.read_table(checkpoint).num_rows
+
+
+@pytest.mark.parametrize("values", [["a"], {"a": 1}, "a"])
+def test_values_of_partitions_that_are_no_texts(values: object) -> None:
+    fields = {"path": "f", "partitionValues": values, "size": 1, "modificationTime": 0, "dataChange": True}
+    with pytest.raises(TableDamagedError, match="'partitionValues' is not a map of strings"):
+        decode(orjson.dumps({"add": fields}), "c.json")

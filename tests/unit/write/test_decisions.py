@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakemerge import FrameError, LakeTable, Settings
+from lakemerge import FrameError, InputError, LakeTable, Settings
 from lakemerge.errors import MergeOverflowError
 from lakemerge.schema.names import ColumnNames
 from lakemerge.storage import LocalStore
@@ -20,6 +21,7 @@ from lakemerge.write.start import WriteRequest
 from lakemerge.write.upsert import upsert_arrow
 from tests.unit.faults import create, frame, listing, rows_of, state_of
 
+B = pa.struct([("a", pa.int32()), ("b", pa.int32())])
 QUIET = {"lakemerge.maintenance": "off"}
 
 
@@ -214,3 +216,42 @@ def test_a_key_of_a_map_is_found_twice_wherever_the_map_is(
 
 
 MAP = pa.map_(pa.string(), pa.int32())
+
+
+@pytest.mark.parametrize(
+    "txn", [("job", True), ("job", 2**63), ("job", -1), ("job", 1.0), ("", 1), (1, 1), ("job",), "job"]
+)
+def test_numbers_of_writes_that_no_commit_can_hold(tmp_path: Path, txn: Any) -> None:
+    table = create(tmp_path / "t", properties=QUIET)
+    with pytest.raises(FrameError, match=r"txn must be \(application id, number from 0 on\)"):
+        table.upsert(frame([(1, 1, "a")]), txn=txn)
+    with pytest.raises(FrameError, match="cannot be encoded as UTF-8"):
+        table.upsert(frame([(1, 1, "a")]), txn=("\ud800", 1))
+    assert table.version == 0
+    table.upsert(frame([(1, 1, "a")]), txn=("job", 2**63 - 1))
+    assert table.version == 1
+
+
+def test_what_an_overwrite_takes_is_said_once(tmp_path: Path) -> None:
+    table = create(tmp_path / "t", schema="p STRING, k BIGINT", key=["p", "k"], ordering=[], partition_by=["p"])
+    given = pa.table({"p": ["a"], "k": [1]})
+    with pytest.raises(InputError, match=r"says which partitions are overwritten, .*give one of them"):
+        table.overwrite(given, where="p = 'a'", partition_mode="dynamic")
+    assert table.version == 0
+
+
+@pytest.mark.parametrize(
+    ("ddl", "values", "remedy"),
+    [
+        ("TIMESTAMP", pa.array([0], pa.timestamp("us")), "say of which zone its times are"),
+        ("TIMESTAMP_NTZ", pa.array([0], pa.timestamp("us", "UTC")), "cast it first"),
+        ("INT", pa.array([0.5], pa.float64()), "cast it to integers first"),
+        ("STRUCT<a: INT>", pa.array([{"a": 1, "b": 2}]).cast(B), "without 'n.b'; upsert with merge_schema=True"),
+        ("STRUCT<a: INT>", pa.array([{"a": "x", "b": 2}]), "cast it first"),
+    ],
+)
+def test_what_to_do_with_a_column_of_another_type(ddl: str, values: pa.Array, remedy: str, tmp_path: Path) -> None:
+    table = create(tmp_path / "t", schema=f"k BIGINT, n {ddl}", ordering=[], properties=QUIET)
+    with pytest.raises(FrameError) as raised:
+        table.upsert(pa.table({"k": [1], "n": values}))
+    assert remedy in str(raised.value)
