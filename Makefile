@@ -94,7 +94,7 @@ help:
 	@echo "  make matrix           the built wheel with each Python and pyspark (PYTHONS=..., PYSPARKS=...)"
 	@echo "  make oldest           the tests that need no Spark, with the oldest versions that pyproject.toml allows"
 	@echo "  make soak             faults, killed processes, ingest, damaged files, every record checked (ARGS='--minutes 10 --seed 1')"
-	@echo "  make soak-doors       100,000 faults, 1,000 kills, 1,000,000 records through every door, figures by door; hours"
+	@echo "  make soak-doors       100,000 faults, 1,000 kills, 1,000,000 records through every door, figures by door; an hour"
 	@echo "  make interleavings    orders of events over the real code: faults, crashes, switches (ARGS='--seconds 3600 --seed 1')"
 	@echo "  make mutants          changes of the log, commits and writes: which are found (ARGS='--count 300 --seed 1'); an hour"
 	@echo "  make lint             ruff: rules and format"

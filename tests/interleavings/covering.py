@@ -13,7 +13,8 @@ from coverage import CoverageData
 __all__ = ["Covering", "measured"]
 
 ROOT = Path(__file__).resolve().parents[2]
-TESTS = ("tests/unit", "tests/property", "tests/interleavings/test_schedules.py")
+_ROOMS = "commits compaction convert delta feed format layout provenance schema storage table transactions write"
+TESTS = (*(f"tests/unit/{room}" for room in _ROOMS.split()), "tests/interleavings/test_schedules.py")
 _LEFT_OUT = "not serial and not long and not bench and not cluster"
 
 

@@ -34,9 +34,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("delta", "commits", "write")
 VARIABLE = "LAKEMERGE_MUTANT"
 _SECONDS = 40.0
-"""Of tests, as they take without a change, for one mutant."""
+"""Tests for one mutant take at most so long. That is their time without a change."""
 _MOST_SECONDS = 900
-"""Of a process. What goes on for longer hangs, and is found by that."""
+"""A process that runs for longer hangs. The mutant is found then."""
 _ORDERS = 40
 
 _COMPARED = {

@@ -295,8 +295,9 @@ class Doors(Crowd):
             self._found(name, 1 + sum(map(int, self._desk.lines(f"landed-{name}"))))
         self._merged()
         for door in self.people:
-            self.by_door.setdefault(door, Counter())["faults"] += self._failed(door)
-            self.figures.faults += self._failed(door)
+            faults = self._failed(door)
+            self.by_door.setdefault(door, Counter())["faults"] += faults
+            self.figures.faults += faults
 
     def _found(self, door: str, records: int) -> None:
         self.by_door.setdefault(door, Counter())["records"] += records

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import errno
+import shutil
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -53,6 +54,7 @@ from lakemerge.storage.base import FileStat, NothingCreatedError
 from tests.unit.faults import create, frame
 
 DAY_MS = 86_400_000
+METADATA = pa.struct([("id", pa.string()), ("schemaString", pa.string())])
 
 
 class Answers(LocalStore):
@@ -114,6 +116,15 @@ def test_a_commit_of_another_is_lost(tmp_path: Path, prepared: Prepared) -> None
 def test_a_commit_that_was_created_is_ours(tmp_path: Path, prepared: Prepared) -> None:
     outcome, transaction, _ = landed(tmp_path / "t", prepared, Put.CREATED)
     assert (outcome, transaction.may_land) == (True, True)
+
+
+def test_a_commit_that_is_alone_in_its_log_is_taken_back(tmp_path: Path, prepared: Prepared) -> None:
+    """The table was removed since the log was listed. Files of somebody else keep its folder."""
+    (tmp_path / "t" / "mine.txt").write_text("mine")
+    shutil.rmtree(tmp_path / "t" / "_delta_log")
+    with pytest.raises(TableReplacedError, match="version 1 was not written"):
+        land(LocalStore(tmp_path / "t"), prepared, transaction=Transaction("another"), sleep=lambda _: None)
+    assert not (tmp_path / "t" / "_delta_log").exists()
 
 
 def test_texts_of_commits() -> None:
@@ -237,7 +248,7 @@ def test_nothing_to_do_is_no_commit(tmp_path: Path) -> None:
 def test_what_is_no_vector_is_refused() -> None:
     with pytest.raises(ValueError, match="not a JSON object"):
         DeletionVector.from_json("u")
-    for place in ("no place", '"' * 20):
+    for place in ("no place", '"' * 20, "#" * 20):
         with pytest.raises(InputError, match="is not the place of a deletion vector"):
             _ = DeletionVector(place, 1, 10, 1).path
 
@@ -245,6 +256,9 @@ def test_what_is_no_vector_is_refused() -> None:
 class Failing(LocalStore):
     def open_input(self, path: str, *, size_bytes: int | None = None) -> NoReturn:
         raise OSError(errno.EIO, "the disk is broken", path)
+
+    def get(self, path: str) -> NoReturn:
+        self.open_input(path)
 
 
 def test_vectors_that_cannot_be_read_are_damaged(tmp_path: Path) -> None:
@@ -295,9 +309,8 @@ def test_a_checkpoint_that_is_not_one_is_damaged_and_a_store_that_fails_is_not(t
     checkpoint = Checkpoint(3, (FileStat(path.name, path.stat().st_size, 0),))
     with pytest.raises(TableDamagedError, match="cannot be read"):
         read_checkpoint(LocalStore(tmp_path), checkpoint)
-
-
-METADATA = pa.struct([("id", pa.string()), ("schemaString", pa.string())])
+    with pytest.raises(OSError, match="the disk is broken"):
+        read_checkpoint(Failing(tmp_path), checkpoint)
 
 
 def test_the_digest_of_a_commit_that_went_is_what_the_next_one_says(tmp_path: Path) -> None:
@@ -341,13 +354,15 @@ def test_a_log_of_a_checkpoint_alone_is_no_table(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_leaves_expired_removals_out(tmp_path: Path) -> None:
-    short = {"delta.deletedFileRetentionDuration": "interval 1 milliseconds", "delta.checkpointInterval": "3"}
+    short = {"delta.deletedFileRetentionDuration": "interval 1 milliseconds", "delta.checkpointInterval": "4"}
     table = create(tmp_path / "t", properties={**short, "lakemerge.maintenance": "off"})
     table.upsert(frame([(1, 1, "x")]))
     table.upsert(frame([(1, 2, "y")]))
     table.compact()
-    (checkpoint,) = (tmp_path / "t" / "_delta_log").glob("*.checkpoint.parquet")
-    assert pq.read_table(checkpoint)["remove"].null_count == pq.read_table(checkpoint).num_rows
+    snapshot = table.opened.view.snapshot
+    assert len(snapshot.tombstones) == 1, "the removal that the checkpoint leaves out"
+    stored = pq.read_table(tmp_path / "t" / "_delta_log" / f"{snapshot.version:020d}.checkpoint.parquet")
+    assert stored["remove"].null_count == stored.num_rows
 
 
 @pytest.mark.parametrize("values", [["a"], {"a": 1}, "a"])

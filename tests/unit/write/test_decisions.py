@@ -22,6 +22,7 @@ from lakemerge.write.upsert import upsert_arrow
 from tests.unit.faults import create, frame, listing, rows_of, state_of
 
 B = pa.struct([("a", pa.int32()), ("b", pa.int32())])
+MAP = pa.map_(pa.string(), pa.int32())
 QUIET = {"lakemerge.maintenance": "off"}
 
 
@@ -201,8 +202,8 @@ def test_keys_of_a_long_map(tmp_path: Path, repeated: bool) -> None:
 @pytest.mark.parametrize(
     ("ddl", "kind", "value"),
     [
-        ("ARRAY<MAP<STRING, INT>>", pa.list_(pa.map_(pa.string(), pa.int32())), [[("a", 1)], [("b", 1), ("b", 2)]]),
-        ("STRUCT<m: MAP<STRING, INT>>", pa.struct([("m", pa.map_(pa.string(), pa.int32()))]), {"m": [("b", 1)] * 2}),
+        ("ARRAY<MAP<STRING, INT>>", pa.list_(MAP), [[("a", 1)], [("b", 1), ("b", 2)]]),
+        ("STRUCT<m: MAP<STRING, INT>>", pa.struct([("m", MAP)]), {"m": [("b", 1)] * 2}),
         ("MAP<DOUBLE, INT>", pa.map_(pa.float64(), pa.int32()), [(float("nan"), 1), (1.0, 1), (float("nan"), 2)]),
         ("MAP<DOUBLE, INT>", pa.map_(pa.float64(), pa.int32()), [(0.0, 1), (-0.0, 2)]),
     ],
@@ -213,9 +214,6 @@ def test_a_key_of_a_map_is_found_twice_wherever_the_map_is(
     table = create(tmp_path / "t", schema=f"k BIGINT, m {ddl}", ordering=[], properties=QUIET)
     with pytest.raises(FrameError, match="twice"):
         table.upsert(pa.table({"k": [1], "m": pa.array([value], kind)}))
-
-
-MAP = pa.map_(pa.string(), pa.int32())
 
 
 @pytest.mark.parametrize(
