@@ -103,10 +103,12 @@ def _read_sidecar(store: Store, checkpoint: str, name: str, replay: SnapshotBuil
         )
     path = f"{SIDECAR_FOLDER}/{name}"
     try:
-        with collector_paused():
-            replay.apply(_actions(pq.ParquetFile(pa.BufferReader(store.get(path))).read(columns=list(_COLUMNS))))
+        data = store.get(path)
     except FileNotFoundError as error:
         raise TableDamagedError(f"{path} is missing, which {checkpoint} names", path=checkpoint) from error
+    try:
+        with collector_paused():
+            replay.apply(_actions(pq.ParquetFile(pa.BufferReader(data)).read(columns=list(_COLUMNS))))
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError, InputError) as error:
         if isinstance(error, OSError) and not is_own_failure(error):
             raise

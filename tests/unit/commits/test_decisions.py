@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from lakemerge import InputError, LakeTable
 from lakemerge.commits.consumers import known_consumer
 from lakemerge.commits.footprint import _is_of, _may_meet
+from lakemerge.commits.forget import commit_forget
+from lakemerge.commits.past import read_commits
 from lakemerge.commits.provenance import Along, DomainChangedError, DomainIs
 from lakemerge.commits.restore import _files
 from lakemerge.delta import AddFile, DomainMetadata, Metadata, Protocol, RemoveFile, Snapshot
@@ -122,3 +125,39 @@ def test_the_consumers_that_there_are_are_told(tmp_path: Path) -> None:
     table.consumers.register("y", version=0)
     with pytest.raises(InputError, match="no consumer 'x'; there are: y"):
         known_consumer(LakeTable.open(tmp_path / "t").opened.view.snapshot, "x")
+
+
+@pytest.mark.parametrize(("hold", "message"), [(True, "has the hold 'kept'"), (False, "has the savepoints 'kept'")])
+def test_what_was_to_be_kept_meanwhile_refuses_an_erasure(tmp_path: Path, hold: bool, message: str) -> None:
+    """Its commit is made for the tip, whatever the caller saw."""
+    table = create(tmp_path / "t", properties={"lakemerge.maintenance": "off"})
+    table.upsert(frame([(1, 1, "x")]))
+    handle, begin = table.opened.handle, table.opened.view
+    LakeTable.open(tmp_path / "t").savepoint("kept", hold=hold)
+    with pytest.raises(InputError, match=message) as raised:
+        commit_forget(handle, begin, keys=1, digest="d", fenced=True, drop_savepoints=False)
+    assert raised.value.savepoints == ("kept",)
+    there = LakeTable.open(tmp_path / "t")
+    assert (there.version, [savepoint.name for savepoint in there.savepoints()]) == (2, ["kept"])
+
+
+def test_what_an_overwrite_took_is_said_in_words(tmp_path: Path) -> None:
+    table = create(
+        tmp_path / "t",
+        schema="p STRING, k BIGINT",
+        key=["p", "k"],
+        ordering=[],
+        partition_by=["p"],
+        properties={"lakemerge.maintenance": "off"},
+    )
+    rows = frame([(name, 1) for name in "abc"], ["p", "k"], p=pa.string())
+    table.upsert(rows)
+    for taken in (1, 2):
+        table.overwrite(rows.slice(0, taken), partition_mode="dynamic")
+    table.overwrite(rows)
+    commits = read_commits(table.opened.handle, since=0, until=table.version)
+    assert [commit.overwritten for commit in commits if commit.overwrites] == [
+        "the rows of 1 partition",
+        "the rows of 2 partitions",
+        "all rows",
+    ]

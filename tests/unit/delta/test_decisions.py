@@ -22,6 +22,7 @@ from lakemerge.delta import (
     Action,
     AddFile,
     AlreadyDone,
+    DeltaLog,
     Metadata,
     Protocol,
     RemoveFile,
@@ -32,6 +33,7 @@ from lakemerge.delta import (
     read_vector,
     write_vectors,
 )
+from lakemerge.delta.chain import CHAIN
 from lakemerge.delta.checkpoint import encode_checkpoint, write_checkpoint
 from lakemerge.delta.checkpoint_reader import read_checkpoint
 from lakemerge.delta.commit import Prepared, _as_text, land
@@ -370,3 +372,72 @@ def test_values_of_partitions_that_are_no_texts(values: object) -> None:
     fields = {"path": "f", "partitionValues": values, "size": 1, "modificationTime": 0, "dataChange": True}
     with pytest.raises(TableDamagedError, match="'partitionValues' is not a map of strings"):
         decode(orjson.dumps({"add": fields}), "c.json")
+
+
+@pytest.fixture
+def with_sidecar(tmp_path: Path) -> Checkpoint:
+    """A checkpoint that names a file of data files."""
+    pq.write_table(encode_checkpoint(built(add("f")).finish(3, 0, None), now_ms=0), tmp_path / "whole.parquet")
+    sidecar = tmp_path / "_delta_log" / "_sidecars" / "s.parquet"
+    sidecar.parent.mkdir(parents=True)
+    pq.write_table(pq.read_table(tmp_path / "whole.parquet", columns=["add"]), sidecar)
+    path = tmp_path / "c.checkpoint.json"
+    lines = [
+        {"checkpointMetadata": {"version": 3}},
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {"metaData": {"id": "id", "schemaString": '{"type":"struct","fields":[]}', "partitionColumns": []}},
+        {"sidecar": {"path": sidecar.name, "sizeInBytes": sidecar.stat().st_size, "modificationTime": 0}},
+    ]
+    path.write_bytes(b"\n".join(map(orjson.dumps, lines)))
+    return Checkpoint(3, (FileStat(path.name, path.stat().st_size, 0),))
+
+
+class FailingSidecars(LocalStore):
+    def get(self, path: str) -> bytes:
+        if "_sidecars" in path:
+            raise OSError(errno.EIO, "the disk is broken", path)
+        return super().get(path)
+
+
+def test_a_sidecar_that_is_not_one_is_damaged_and_a_store_that_fails_is_not(
+    tmp_path: Path, with_sidecar: Checkpoint
+) -> None:
+    assert [*read_checkpoint(LocalStore(tmp_path), with_sidecar).files] == ["f"]
+    with pytest.raises(OSError, match="the disk is broken"):
+        read_checkpoint(FailingSidecars(tmp_path), with_sidecar)
+    sidecar = tmp_path / "_delta_log" / "_sidecars" / "s.parquet"
+    sidecar.write_bytes(sidecar.read_bytes()[:-9])
+    with pytest.raises(TableDamagedError, match=r"s\.parquet cannot be read"):
+        read_checkpoint(LocalStore(tmp_path), with_sidecar)
+    pq.write_table(pa.table({"add": [{"path": None, "size": 1}]}), sidecar)
+    with pytest.raises(TableDamagedError, match=r"s\.parquet cannot be read"):
+        read_checkpoint(LocalStore(tmp_path), with_sidecar)
+    sidecar.unlink()
+    with pytest.raises(TableDamagedError, match=r"s\.parquet is missing"):
+        read_checkpoint(LocalStore(tmp_path), with_sidecar)
+
+
+def test_a_snapshot_is_not_brought_forward_by_another_table(tmp_path: Path) -> None:
+    """Its log is longer, and fits in itself. Of the snapshot's own version it has no commit any more."""
+    old = create(tmp_path / "t", properties={"lakemerge.maintenance": "off"}).opened.view.snapshot
+    shutil.rmtree(tmp_path / "t")
+    new = create(tmp_path / "t", properties={"delta.checkpointInterval": "1", "lakemerge.maintenance": "off"})
+    first = new.opened.view.snapshot
+    new.upsert(frame([(1, 1, "x")]))
+    (tmp_path / "t" / "_delta_log" / f"{0:020d}.json").unlink()
+    log = DeltaLog(LocalStore(tmp_path / "t"))
+    with pytest.raises(TableReplacedError, match="removed or re-created"):
+        log.update(old)
+    assert log.update(first).version == 1
+
+
+def test_the_only_commit_says_what_it_holds(tmp_path: Path) -> None:
+    """One that does not is refused at once: no commit before it says that it should."""
+    create(tmp_path / "t")
+    commit = tmp_path / "t" / "_delta_log" / f"{0:020d}.json"
+    first, rest = commit.read_bytes().split(b"\n", 1)
+    fields = orjson.loads(first)["commitInfo"]
+    del fields[CHAIN]
+    commit.write_bytes(orjson.dumps({"commitInfo": fields}) + b"\n" + rest)
+    with pytest.raises(TableDamagedError, match=r"0\.json lost the line that says what it holds"):
+        DeltaLog(LocalStore(tmp_path / "t")).snapshot()

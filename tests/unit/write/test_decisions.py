@@ -11,14 +11,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakemerge import FrameError, InputError, LakeTable, Settings
+from lakemerge import FrameError, InputError, LakeTable, RecordRefusedError, Settings
+from lakemerge.delta import Transaction
 from lakemerge.errors import MergeOverflowError
+from lakemerge.format.keys import BucketId
+from lakemerge.read.merge import MergedRange
 from lakemerge.schema.names import ColumnNames
 from lakemerge.storage import LocalStore
-from lakemerge.write.parquet.stats import _bound
+from lakemerge.write.base_file import BaseWriteSpec, write_base_files
+from lakemerge.write.parquet.stats import _bound, texts_without_bounds
 from lakemerge.write.parquet.tombstones import TombstonesOutput
 from lakemerge.write.start import WriteRequest
 from lakemerge.write.upsert import upsert_arrow
+from mergers.kernel import tombstone_schema
 from tests.unit.faults import create, frame, listing, rows_of, state_of
 
 B = pa.struct([("a", pa.int32()), ("b", pa.int32())])
@@ -253,3 +258,88 @@ def test_what_to_do_with_a_column_of_another_type(ddl: str, values: pa.Array, re
     with pytest.raises(FrameError) as raised:
         table.upsert(pa.table({"k": [1], "n": values}))
     assert remedy in str(raised.value)
+
+
+def test_a_record_that_its_merger_refuses_is_not_written(tmp_path: Path) -> None:
+    table = create(
+        tmp_path / "t",
+        schema="k BIGINT, f STRING, p BIGINT, op STRING",
+        merger="debezium-mysql",
+        ordering=["f", "p"],
+        options={"op_column": "op"},
+    )
+    given = frame([(1, "bin.1", 4, "c"), (2, "bin", 4, "c")], ["k", "f", "p", "op"], f=pa.string(), p=pa.int64())
+    with pytest.raises(RecordRefusedError, match="holds 'bin', which has no file number"):
+        table.upsert(given)
+    assert table.version == 0
+    table.upsert(given.slice(0, 1))
+    assert table.version == 1
+
+
+def test_a_frame_that_may_only_delete_may_lack_what_is_required(tmp_path: Path) -> None:
+    """A column marks rows as deletes. Only rows without the mark need the NOT NULL column."""
+    table = create(
+        tmp_path / "t",
+        schema="k BIGINT, gone BOOLEAN, n BIGINT NOT NULL",
+        ordering=[],
+        options={"delete_when": {"column": "gone", "values": [True]}},
+        properties=QUIET,
+    )
+    table.upsert(frame([(1, False, 1), (2, False, 2)], ["k", "gone", "n"], gone=pa.bool_(), n=pa.int64()))
+    table.upsert(frame([(1, True)], ["k", "gone"], gone=pa.bool_()))
+    with pytest.raises(FrameError, match="NOT NULL column"):
+        table.upsert(frame([(1, False)], ["k", "gone"], gone=pa.bool_()))
+    assert table.to_arrow()["k"].to_pylist() == [2]
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_first_write_of_deletes_alone_is_remembered(tmp_path: Path, in_memory: bool) -> None:
+    """No row comes of it, in this bucket or in any. Older records of its keys come later."""
+    table = create(
+        tmp_path / "t", buckets=4, properties=QUIET, settings=Settings(write_budget_bytes=64 + in_memory * 2**20)
+    )
+    deletes = frame([(k, 5, "-D") for k in range(8)], ["k", "o", "op"])
+    result = table.upsert(deletes if in_memory else deletes.to_reader(max_chunksize=2), kind_column="op")
+    assert result.mode == "load"
+    table.upsert(frame([(k, 4 + k % 3, "late") for k in range(8)]))
+    assert state_of(tmp_path / "t") == [(k, 4 + k % 3, "late") for k in range(8) if k % 3]
+
+
+def test_texts_whose_bounds_a_footer_lacks(tmp_path: Path) -> None:
+    def lacking(values: list[str | None], *, statistics: bool = True) -> list[str]:
+        path, table = tmp_path / "f.parquet", pa.table({"v": pa.array(values, pa.string())})
+        pq.write_table(table, path, write_statistics=statistics)
+        return texts_without_bounds(pq.read_metadata(path), table.schema)
+
+    assert lacking(["a", "b"]) == []
+    assert lacking([None, None]) == [], "there is nothing to bound"
+    assert lacking([]) == []
+    assert lacking(["a"], statistics=False) == ["v"]
+
+
+def test_the_files_of_an_overwrite_are_counted(tmp_path: Path) -> None:
+    """With its commit, as those of every write."""
+    table = create(tmp_path / "t", buckets=4, properties=QUIET)
+    result = table.overwrite(frame([(k, 1, "a") for k in range(40)]))
+    there = [name for name in listing(tmp_path / "t") if name.startswith("base/")]
+    assert result.files == len(there) + 1 == 5
+
+
+def test_a_base_file_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
+    """Its tombstones have a file of their own, which is begun as soon as they fill a row group."""
+    table = create(tmp_path / "t", properties=QUIET, settings=Settings(row_group_rows=2))
+    handle, view = table.opened.handle, table.opened.view
+    spec = BaseWriteSpec.of(handle, view, Transaction("x"), buckets=1)
+    before = {path for path in (tmp_path / "t").rglob("*") if path.is_file()}
+    shape = view.config.shape
+    stones = pa.table([[1, 2, 3], [1, 1, 1], [1, 1, 1]], schema=tombstone_schema(shape))
+
+    def ranges() -> Iterator[MergedRange]:
+        yield MergedRange(shape.schema.empty_table(), stones)
+        begun = {path for path in (tmp_path / "t").rglob("*") if path.is_file()}
+        assert begun > before, "the file of tombstones is begun"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_base_files(ranges(), spec, BucketId((), 0), lower=None, ordinals=[1], now_ms=0)
+    assert {path for path in (tmp_path / "t").rglob("*") if path.is_file()} == before
