@@ -38,11 +38,9 @@ AUDIT_STAMP := $(AUDIT)/.installed
 # The oldest versions that pyproject.toml allows.
 OLDEST := $(VENV)/oldest
 OLDEST_STAMP := $(OLDEST)/.installed
-# These need matplotlib, s3fs, or the versions of constraints.txt. The last one expects a change where the bytes of a sketch
-# change and its content does not; with the oldest packages none is told.
+# These need matplotlib, s3fs, or the versions of constraints.txt.
 NOT_OLDEST := --ignore tests/unit/benchmarks --ignore tests/unit/project/test_supply_chain.py --ignore tests/unit/docs/test_site.py --ignore tests/unit/connector/test_jar.py \
-  $(addprefix --deselect tests/unit/storage/test_local.py::test_,open_store_picks_by_url spark_paths_are_literal) \
-  --deselect "tests/unit/feed/test_changes_of_mergers.py::test_changes_are_the_difference[aggregate-sketches]"
+  $(addprefix --deselect tests/unit/storage/test_local.py::test_,open_store_picks_by_url spark_paths_are_literal)
 # The documentation site is built by packages that the tests do not need.
 DOCS := $(VENV)/docs
 DOCS_STAMP := $(DOCS)/.installed

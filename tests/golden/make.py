@@ -3,15 +3,19 @@
 A golden table stands for the tables that users have. One that is there is never written again; a new
 one is written once, when a merger, a configuration or a part of the format is new. Beside each table
 stands ``expected.json``: what it is, and its rows at every version that a step made, from the
-plain-Python model or written by hand, in the spelling of the conformance cases.
+plain-Python model or written by hand, in the spelling of the conformance cases. Where a version has other columns than
+the last one, ``columns`` has them.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -20,11 +24,14 @@ from lakemerge import LakeTable
 from tests.conformance.model_mergers import ALL_MERGERS
 from tests.conformance.values import arrow_schema, frame_of, from_json
 from tests.golden.cases import CASES, Alter, Case, Compact, Write
+from tests.golden.features import FEATURES, Feature, merge_source
 from tests.model import ModelTable
 
-__all__ = ["make"]
+__all__ = ["SOURCE", "make", "make_feature"]
 
 FOLDER = Path(__file__).parent
+SOURCE = FOLDER / "merge-source"
+"""Tables, a merge source over them, and its state."""
 
 
 def make(case: Case, folder: Path) -> None:
@@ -79,6 +86,29 @@ def make(case: Case, folder: Path) -> None:
         "options": options,
         "decode": case.decode,
     }
+    _tell(folder, told, versions)
+
+
+def make_feature(feature: Feature, folder: Path) -> None:
+    """The same for a case of :mod:`tests.golden.features`."""
+    path = folder / "table"
+    versions: dict[str, Sequence[Sequence[Any]]] = {}
+    columns: dict[str, str] = {}
+    ddl = feature.ddl
+    for step in feature.steps:
+        step.do(path)
+        ddl = step.ddl or ddl
+        version = str(LakeTable.open(path).version)
+        if step.rows:
+            versions[version] = step.rows
+            if ddl != feature.ddl:
+                columns[version] = ddl
+    names = ("ddl", "key", "ordering", "partition_by", "merger", "options")
+    told = {name: getattr(feature, name) for name in names} | {"decode": {}, "columns": columns}
+    _tell(folder, told, versions)
+
+
+def _tell(folder: Path, told: Mapping[str, Any], versions: Mapping[str, Sequence[Sequence[Any]]]) -> None:
     head = [f" {_text(name)}: {_text(value)}," for name, value in told.items()]
     blocks = [f"  {_text(v)}: [" + ",".join(f"\n   {_text(row)}" for row in rows) + "]" for v, rows in versions.items()]
     text = "\n".join(["{", *head, ' "versions": {', ",\n".join(blocks), " }", "}"])
@@ -115,10 +145,22 @@ def to_json(value: Any, kind: pa.DataType) -> Any:
     return value.isoformat() if pa.types.is_temporal(kind) else value
 
 
-def main(cases: Sequence[Case] = CASES) -> None:
-    for case in cases:
+def main() -> None:
+    for case in CASES:
         if not (FOLDER / case.name).exists():
             make(case, FOLDER / case.name)
+    for feature in FEATURES:
+        if not (FOLDER / feature.name).exists():
+            _made_elsewhere(FOLDER / feature.name, partial(make_feature, feature))
+    if not SOURCE.exists():
+        _made_elsewhere(SOURCE, lambda folder: merge_source(folder / "table"))
+
+
+def _made_elsewhere(into: Path, made: Callable[[Path], object]) -> None:
+    """Some tables know where they were made: the paths of their neighbours. These are none of this machine."""
+    with TemporaryDirectory() as folder:
+        made(Path(folder) / into.name)
+        shutil.copytree(Path(folder) / into.name, into)
 
 
 if __name__ == "__main__":

@@ -116,3 +116,18 @@ def test_5_10_what_a_table_is_cannot_be_altered(name: str, tmp_path: Path) -> No
     with pytest.raises(InputError, match=name):
         table.alter(properties={name: "o"})
     assert (table.version, table.key, table.ordering) == (before, ("p", "k"), ("o",))
+
+
+def test_16_1_a_table_has_one_version_of_the_format(tmp_path: Path) -> None:
+    """From the first commit on, whatever commits follow."""
+    path = tmp_path / "t"
+    table = partitioned(path)
+    table.compact()
+    commits = sorted((path / "_delta_log").glob("*.json"))
+    made = [json.loads(line) for commit in commits for line in commit.read_text().splitlines()]
+    domains = [action["domainMetadata"] for action in made if "domainMetadata" in action]
+    states = [json.loads(one["configuration"]) for one in domains if one["domain"] == "lakemerge.state"]
+    assert len(states) > 2
+    assert {state["formatVersion"] for state in states} == {1}
+    given = [action["metaData"]["configuration"] for action in made if "metaData" in action]
+    assert {fields["lakemerge.formatVersion"] for fields in given} == {"1"}
