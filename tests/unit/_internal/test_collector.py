@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +14,9 @@ import pytest
 
 from lakemerge import LakeTable, Settings
 from lakemerge._internal import collector
-from lakemerge._internal.collector import collector_paused
+from lakemerge._internal.collector import collector_paused, spare_survivors
 from lakemerge.storage import LocalStore
+from lakemerge.table.kept import kept_table
 from tests.unit.read.test_decoded_logs import stored_in
 
 
@@ -22,6 +25,7 @@ def _as_it_was() -> Iterator[None]:
     was_on = gc.isenabled()
     gc.enable()
     yield
+    gc.unfreeze()
     (gc.enable if was_on else gc.disable)()
 
 
@@ -100,3 +104,58 @@ def test_it_is_on_while_the_store_is_asked(tmp_path: Path) -> None:
     assert len(stored_in(Listening(tmp_path), settings).to_arrow(filter="v = 'three'")) == 20
     assert {path.rpartition(".")[2] for path, _ in asked} >= {"json", "parquet"}
     assert [path for path, on in asked if not on] == []
+
+
+class Circle:
+    def __init__(self) -> None:
+        self.own = self
+
+
+def test_a_worker_does_not_search_what_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once in a while it does."""
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    monkeypatch.setattr(collector, "_works", itertools.count(1))
+    before = Circle()
+    gone = weakref.ref(before)
+    spare_survivors()
+    assert gc.get_freeze_count() > 0
+    later = Circle()
+    gone_later = weakref.ref(later)
+    del before, later
+    gc.collect()
+    assert gone() is not None, "it was there when the work began"
+    assert gone_later() is None
+    for _ in range(collector._ALL_AGAIN - 1):
+        spare_survivors()
+    assert gc.get_freeze_count() == 0
+    gc.collect()
+    assert gone() is None
+
+
+def test_what_nothing_refers_to_is_freed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    held = {Circle: object}  # a dict, which the collector knows
+    table = type("Held", (), {"__slots__": ("__weakref__", "of")})()
+    table.of = held
+    gone = weakref.ref(table)
+    spare_survivors()
+    del table
+    assert gone() is None
+
+
+def test_only_workers_of_spark_do_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
+    spare_survivors()
+    assert gc.get_freeze_count() == 0
+
+
+def test_tables_that_are_kept_do_not_refer_to_themselves(tmp_path: Path) -> None:
+    """So a planner that keeps tables frees each version as soon as it keeps the next."""
+    table = LakeTable.create(tmp_path / "t", "k BIGINT", key=["k"], properties={"lakemerge.maintenance": "off"})
+    views = []
+    gc.collect()
+    gc.disable()
+    for number in range(5):
+        table.upsert(pa.table({"k": [number]}))
+        views.append(weakref.ref(kept_table(str(tmp_path / "t"), {}, ()).latest))
+    assert [view() is None for view in views] == [True, True, True, True, False]
