@@ -59,12 +59,12 @@ def _make(ddl: str = KOV, **given: Any) -> Callable[[Path], object]:
     return lambda path: LakeTable.create(path, ddl, **arguments)
 
 
-def _write(ddl: str, *rows: Sequence[Any], **given: Any) -> Callable[[Path], object]:
+def _write(ddl: str, *rows: Sequence[Any]) -> Callable[[Path], object]:
     """Records of some columns; ``op`` is the column of kinds."""
     schema = arrow_schema(ddl)
     frame = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
-    kind = {"kind_column": "op"} if "op" in schema.names else {}
-    return lambda path: LakeTable.open(path, settings=Settings(threads=1)).upsert(frame, **kind, **given)
+    kind = "op" if "op" in schema.names else None
+    return _on(lambda table: table.upsert(frame, kind_column=kind))
 
 
 def _on(call: Callable[[LakeTable], object], settings: Settings | None = None) -> Callable[[Path], object]:
@@ -86,7 +86,7 @@ def _vacuum(path: Path) -> object:
 
 def _delta_table(path: Path) -> object:
     """One of two partitions, made by deltalake, and converted."""
-    for keys, mode in (((1, 2, 3), "error"), ((4, 5), "append")):
+    for keys in ((1, 2, 3), (4, 5)):
         rows = pa.table(
             {
                 "k": pa.array(keys, pa.int64()),
@@ -95,7 +95,7 @@ def _delta_table(path: Path) -> object:
                 "p": [f"p{key % 2}" for key in keys],
             }
         )
-        deltalake.write_deltalake(path, rows, mode=mode, partition_by=["p"])
+        deltalake.write_deltalake(path, rows, mode="append", partition_by=["p"])
     return LakeTable.convert(path, key=["k"], ordering=["o"], buckets=1)
 
 
