@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
-from lakemerge._internal.collector import spare_survivors
 from lakemerge.errors import LakeMergeError
 
 __all__ = ["carrying", "unwrap_error", "unwrap_errors"]
@@ -74,7 +73,6 @@ def unwrap_errors() -> Iterator[None]:
 @contextlib.contextmanager
 def carrying() -> Iterator[None]:
     """Use this around work in a Python process of Spark's. An error of this library gets a note with its facts."""
-    spare_survivors()
     try:
         yield
     except LakeMergeError as error:

@@ -7,15 +7,17 @@ import gc
 import itertools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 __all__ = ["collector_paused", "spare_survivors"]
 
+_FULL: Final = 2
+"""The generation of a search of the whole process."""
 _ALL_AGAIN: Final = 128
-"""After so many works the collector searches everything once."""
+"""One in so many full searches passes over nothing."""
 
-_works = itertools.count(1)
+_searches = itertools.count(1)
 
 _turn = threading.RLock()
 """A lock: no other thread may turn the collector on between the check that it is on and turning it off."""
@@ -43,17 +45,20 @@ def collector_paused() -> Iterator[None]:
 
 
 def spare_survivors() -> None:
-    """Call this where work of a Spark worker begins: a task, or a request of the driver's JVM. The collector then
-    passes over what is there already.
+    """In a Spark worker, let each full search for garbage pass over what survived the one before it. Call it once.
 
-    After each work Spark's worker has the collector search the whole process. With this library, and the tables that it
-    keeps, that takes longer than to answer a small request. What is there when the next work begins has survived such
-    a search. It is freed as ever where nothing refers to it. Only what refers to itself waits, until everything is
-    searched again.
+    After each task, and each request of the driver's JVM, the worker has the collector search the whole process. With
+    this library, and the tables that it keeps, that takes longer than to answer a small request. What survived a search
+    is still freed as soon as nothing refers to it. What refers to itself waits until everything is searched again.
     """
-    if "SPARK_REUSE_WORKER" not in os.environ:
+    if "SPARK_REUSE_WORKER" in os.environ and _spare not in gc.callbacks:
+        gc.callbacks.append(_spare)
+
+
+def _spare(phase: str, info: Mapping[str, int]) -> None:
+    if info["generation"] < _FULL:
         return
-    if next(_works) % _ALL_AGAIN:
+    if phase == "stop":
         gc.freeze()
-    else:
+    elif not next(_searches) % _ALL_AGAIN:
         gc.unfreeze()

@@ -3,6 +3,8 @@
 DataFrame APIs only (no RDDs, no py4j), so that Spark Connect works.
 """
 
+from lakemerge._internal.collector import spare_survivors
 from lakemerge.spark.archives import forget_archives
 
 forget_archives()
+spare_survivors()

@@ -94,13 +94,15 @@ def make_feature(feature: Feature, folder: Path) -> None:
     path = folder / "table"
     versions: dict[str, Sequence[Sequence[Any]]] = {}
     columns: dict[str, str] = {}
-    ddl = feature.ddl
+    rows: Sequence[Sequence[Any]]
+    ddl, rows = feature.began or feature.ddl, ()
+    feature.make(path)
     for step in feature.steps:
         step.do(path)
-        ddl = step.ddl or ddl
+        ddl, rows = step.ddl or ddl, rows if step.rows is None else step.rows
         version = str(LakeTable.open(path).version)
-        if step.rows:
-            versions[version] = step.rows
+        if rows:
+            versions[version] = rows
             if ddl != feature.ddl:
                 columns[version] = ddl
     names = ("ddl", "key", "ordering", "partition_by", "merger", "options")
@@ -157,7 +159,7 @@ def main() -> None:
 
 
 def _made_elsewhere(into: Path, made: Callable[[Path], object]) -> None:
-    """Some tables know where they were made: the paths of their neighbours. These are none of this machine."""
+    """Some tables store the paths of what is beside them. Made in a temporary folder, they store none of a checkout."""
     with TemporaryDirectory() as folder:
         made(Path(folder) / into.name)
         shutil.copytree(Path(folder) / into.name, into)

@@ -140,6 +140,8 @@ def test_a_table_has_the_part_of_the_format_that_it_is_for(feature: Feature, tmp
         assert any(name.startswith(prefix) for name in snapshot.domains), prefix
     features = {*(snapshot.protocol.reader_features or ()), *(snapshot.protocol.writer_features or ())}
     assert features >= {*feature.features}
+    assert {entry.operation for entry in LakeTable.open(tmp_path / "table").history()} >= {*feature.operations}
+    assert feature.domains or feature.features or feature.operations
 
 
 def test_what_a_table_keeps(tmp_path: Path) -> None:
@@ -188,7 +190,7 @@ def test_an_ingest_job_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_merge_source_goes_on(tmp_path: Path) -> None:
-    """Ids stay, and nothing is told twice. Paths of the datasets are those of the copy."""
+    """Ids stay, and no row is emitted twice. The configuration names the datasets of the copy."""
     shutil.copytree(SOURCE, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "table"
     source = MergeSource.open(path)

@@ -12,7 +12,6 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from lakemerge._internal.collector import spare_survivors
 from lakemerge._internal.pools import thread_pool
 from lakemerge.errors import LakeMergeError
 from lakemerge.layout.view import FileSlice
@@ -143,7 +142,6 @@ def in_limit(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def result_batch(work: Callable[[], object]) -> pa.RecordBatch:
     """Do the work. Its result, or the :class:`LakeMergeError` that it raised, is returned as one row for the driver."""
-    spare_survivors()
     try:
         outcome: tuple[bool, object] = (True, work())
     except LakeMergeError as error:

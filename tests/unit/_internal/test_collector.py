@@ -25,6 +25,8 @@ def _as_it_was() -> Iterator[None]:
     was_on = gc.isenabled()
     gc.enable()
     yield
+    if collector._spare in gc.callbacks:
+        gc.callbacks.remove(collector._spare)
     gc.unfreeze()
     (gc.enable if was_on else gc.disable)()
 
@@ -111,43 +113,60 @@ class Circle:
         self.own = self
 
 
-def test_a_worker_does_not_search_what_survived(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once in a while it does."""
-    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
-    monkeypatch.setattr(collector, "_works", itertools.count(1))
-    before = Circle()
-    gone = weakref.ref(before)
-    spare_survivors()
-    assert gc.get_freeze_count() > 0
-    later = Circle()
-    gone_later = weakref.ref(later)
-    del before, later
-    gc.collect()
-    assert gone() is not None, "it was there when the work began"
-    assert gone_later() is None
-    for _ in range(collector._ALL_AGAIN - 1):
-        spare_survivors()
-    assert gc.get_freeze_count() == 0
-    gc.collect()
-    assert gone() is None
-
-
 class Plain:
     pass
 
 
-def test_what_nothing_refers_to_is_freed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def _in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    monkeypatch.setattr(collector, "_searches", itertools.count(1))
+    spare_survivors()
+
+
+@pytest.mark.usefixtures("_in_a_worker")
+def test_a_worker_does_not_search_again_what_survived() -> None:
+    """Once in a while it does."""
+    before = Circle()
+    gone = weakref.ref(before)
+    gc.collect()
+    assert gc.get_freeze_count() > 0
+    later = Circle()
+    gone_later = weakref.ref(later)
+    del before, later
+    for _ in range(collector._ALL_AGAIN - 2):
+        gc.collect()
+        assert gone() is not None, "it survived a search"
+        assert gone_later() is None
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.usefixtures("_in_a_worker")
+def test_a_short_search_spares_nothing() -> None:
+    gc.collect(1)
+    assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.usefixtures("_in_a_worker")
+def test_what_nothing_refers_to_is_freed_at_once() -> None:
     kept = Plain()
     gone = weakref.ref(kept)
-    spare_survivors()
+    gc.collect()
     del kept
     assert gone() is None
+
+
+@pytest.mark.usefixtures("_in_a_worker")
+def test_it_is_asked_for_once() -> None:
+    spare_survivors()
+    assert gc.callbacks.count(collector._spare) == 1
 
 
 def test_only_workers_of_spark_do_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
     spare_survivors()
+    gc.collect()
     assert gc.get_freeze_count() == 0
 
 
