@@ -77,7 +77,7 @@ help:
 	@echo "Try it"
 	@echo "  make demo             TPC-H upserts, reads and compaction, each answer checked (SCALE=$(SCALE) COMMITS=$(COMMITS))"
 	@echo "Check a change"
-	@echo "  make test             the tests: a quarter of their variants, none marked long, bench or cluster (ARGS='-k name': all that match, one process)"
+	@echo "  make test             the tests: a sixth of their variants, none marked long, bench or cluster (ARGS='-k name': all that match, one process)"
 	@echo "  make test-all         all tests but those of benchmarks and clusters, a third of their variants, an eighth of the examples"
 	@echo "  make test-deep        all tests with all examples; hours"
 	@echo "  make coverage         the same, and which lines and branches of the product they run"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compaction.automatic import after_write, maintain_after_write, told
+from compaction.automatic import after_write, maintain_after_write, maintain_landed, told
 from compaction.copy import copy_table
 from compaction.forget.forget import ForgetOptions, forget_open
 from compaction.logs.logs import compact_logs
@@ -25,6 +25,7 @@ __all__ = [
     "forget_open",
     "maintain",
     "maintain_after_write",
+    "maintain_landed",
     "maintain_open",
     "make_room",
     "plan_compaction",

@@ -41,7 +41,7 @@ from mergers.logs import logger
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["after_write", "maintain_after_write", "told"]
+__all__ = ["after_write", "maintain_after_write", "maintain_landed", "told"]
 
 _logger = logger(__name__)
 
@@ -67,6 +67,13 @@ def maintain_after_write(table: OpenTable, version: int | None = None) -> None:
             raise
         _logger.warning("maintenance of %s after a write failed", table.url, exc_info=True)
     _publish_in_time(table, landed)
+
+
+def maintain_landed(handle: Handle, begun: int) -> None:
+    """Maintenance after a write by a handle, in this process, if the write has made a version after ``begun``."""
+    tip = handle.landed.snapshot
+    if tip is not None and tip.version > begun:
+        maintain_after_write(OpenTable.without_session(handle, tip))
 
 
 def _publish_in_time(table: OpenTable, landed: int) -> None:

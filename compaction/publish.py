@@ -54,7 +54,7 @@ def is_publish_due(handle: Handle, view: TableView) -> bool:
     found = published_of(view)
     if found.oldest is None:
         return False
-    return asked.max_lag_ms == 0 or lag_ms(handle, view, found) * 2 >= asked.max_lag_ms
+    return asked.max_lag_ms == 0 or lag_ms(handle, view, handle.store_now_ms, found) * 2 >= asked.max_lag_ms
 
 
 def pause_ms(view: TableView) -> int:
@@ -76,7 +76,7 @@ def is_too_early(handle: Handle, view: TableView) -> bool:
     published by that."""
     asked = Publish.of(view.snapshot.metadata.configuration)
     pause = pause_ms(view) if asked.by_vectors and asked.max_lag_ms is None else 0
-    return pause > 0 and lag_ms(handle, view) < pause
+    return pause > 0 and lag_ms(handle, view, handle.store_now_ms) < pause
 
 
 def publish(handle: Handle, view: TableView, *, spark: SparkSession | None = None) -> CompactionResult:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import orjson
 
+from compaction import maintain_landed
 from lakemerge.connector.definitions import altered, created, shown_properties
 from lakemerge.connector.details import DETAILS, detail_schema
 from lakemerge.connector.jar import jar_version
@@ -222,7 +223,9 @@ def _alter(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Me
 def _truncate(request: Mapping[str, Any], places: Places, mergers: Sequence[type[Merger]]) -> object:
     table = _target(request, places, mergers)
     overwrite = OverwriteRequest(operation=Operation.TRUNCATE, txn=_txn(request))
-    overwrite_arrow(table.handle, table.view, table.schema.empty_table(), overwrite)
+    begin = table.view
+    overwrite_arrow(table.handle, begin, table.schema.empty_table(), overwrite)
+    maintain_landed(table.handle, begin.version)
     return {}
 
 
@@ -232,6 +235,7 @@ def _delete_all(request: Mapping[str, Any], places: Places, mergers: Sequence[ty
     begin = table.handle.view_at(request["version"], of=table.view.snapshot)
     options = TransactionOptions(txn=_txn(request), isolation=request["isolation"], retries=0)
     delete_where(table.handle, begin, "true", options, None)
+    maintain_landed(table.handle, begin.version)
     return {}
 
 

@@ -23,6 +23,8 @@ __all__ = ["PATHS", "SWITCH", "catalog"]
 
 TESTED = "Spark 4.0.2 to 4.3"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_REDACTION = "spark.sql.redaction.options.regex"
+_OPTIONS = r"spark\.sql\.catalog\.[^.]+\.storage\."
 _LACKING = re.compile(
     r"(java\.lang\.)?(NoSuchMethodError|NoSuchFieldError|NoClassDefFoundError|AbstractMethodError|"
     r"IncompatibleClassChangeError|ClassNotFoundException|Cannot find catalog plugin class)[^\n]*"
@@ -73,6 +75,8 @@ def catalog(
     _register(spark, mergers)
     add_jar(spark)
     options = {f"storage.{key}": str(value) for key, value in (storage_options or {}).items()}
+    if options:
+        _hide(spark)
     _define(spark, name, {"warehouse": os.fspath(warehouse), **options})
     _define(spark, PATHS, {**({"allowedPaths": ",".join(allowed_paths)} if allowed_paths else {}), **options})
     # Spark finds the class in the jar only on the thread that added it, and keeps it for all others.
@@ -109,6 +113,14 @@ def _define(spark: SparkSession, name: str, options: Mapping[str, str]) -> None:
     for key, value in wanted.items():
         if spark.conf.get(key, None) != value:
             spark.conf.set(key, value)
+
+
+def _hide(spark: SparkSession) -> None:
+    """Have Spark hide storage options in what it tells of a session: the page of a query, and the event log. By itself
+    it hides those alone that are called a secret or a token, so not an account's key."""
+    hidden = spark.conf.get(_REDACTION, "") or ""
+    if _OPTIONS not in hidden:
+        spark.conf.set(_REDACTION, f"{hidden}|{_OPTIONS}" if hidden else _OPTIONS)
 
 
 def _load(spark: SparkSession, name: str) -> None:

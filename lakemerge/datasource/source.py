@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StringType, StructField, StructType
 
-from compaction import make_room
+from compaction import maintain_landed, make_room
 from lakemerge._internal.collector import collector_paused
 from lakemerge._internal.near import nearest
 from lakemerge._internal.pools import thread_pool
@@ -693,12 +693,13 @@ class _Writer(DataSourceArrowWriter):
         packed = [message.packed for message in tasks]
         if self._overwrite is not None:
             finish_overwrite(write, packed, self._overwrite, check=check_in_process, load=load_in_process)
-            return
-        if self._statement.once:
-            self._check_once(write, packed)
-        size = sum(file.size_bytes for task in packed for file in task.files)
-        here = size <= _LOAD_HERE_TASKS * pack_spec.settings.target_task_bytes
-        finish(write, packed, load_file_slices=load_in_process if here else None)
+        else:
+            if self._statement.once:
+                self._check_once(write, packed)
+            size = sum(file.size_bytes for task in packed for file in task.files)
+            here = size <= _LOAD_HERE_TASKS * pack_spec.settings.target_task_bytes
+            finish(write, packed, load_file_slices=load_in_process if here else None)
+        maintain_landed(self._handle, self._begin_version)
 
     def _check_once(self, write: Write, packed: Sequence[Packed]) -> None:
         blocks = [replace(block, version=write.begin.version + 1) for task in packed for block in task.blocks]
@@ -743,6 +744,7 @@ class _CreatingWriter(DataSourceArrowWriter):
         write = Write(self._handle, staged.begin, spec.frame, spec, provenance, started)
         tasks = sorted((m for m in messages if isinstance(m, _Message)), key=lambda message: message.task)
         staged.finish(write, [message.packed for message in tasks], begun=self._begun, load=load_in_process)
+        maintain_landed(self._handle, self._begun)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Deletes nothing; see the other writer."""

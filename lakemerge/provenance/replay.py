@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compaction import compact_open, make_room
+from compaction import compact_open, maintain_after_write, make_room
 from lakemerge.commits.appends import commit_load, commit_note
 from lakemerge.commits.past import PastCommit
 from lakemerge.commits.provenance import Provenance
@@ -433,7 +433,10 @@ def commit_frame(
     except BaseException:
         write.discard()
         raise
-    return finish(write, packed, load_file_slices=load_in_process).rows
+    result = finish(write, packed, load_file_slices=load_in_process)
+    table.follow()
+    maintain_after_write(table, result.version)
+    return result.rows
 
 
 def _with_states(records: pa.RecordBatchReader) -> tuple[pa.RecordBatchReader, bool, bool]:

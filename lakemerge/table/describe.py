@@ -184,7 +184,7 @@ def _publication(handle: Handle, view: TableView) -> dict[str, Any]:
         "publish": publish.mode,
         "published_version": found.version,
         "unpublished_slices": found.behind,
-        "publish_lag_seconds": lag_ms(handle, view, found) / 1000,
+        "publish_lag_seconds": lag_ms(handle, view, handle.now_ms, found) / 1000,
         "publish_max_lag_seconds": None if publish.max_lag_ms is None else publish.max_lag_ms / 1000,
     }
 

@@ -259,7 +259,10 @@ def test_secrets_are_in_no_plan_property_or_error(spark: SparkSession, tmp_path:
     ]  # fmt: skip
     with pytest.raises(AnalysisException) as caught:
         lake("ALTER TABLE {}.db.t DROP COLUMN id")
-    for text in (str(shown), str(caught.value)):
+    settings = spark._jsparkSession.sessionState().conf()
+    told = settings.redactOptions(settings.getAllConfs()).mkString(" ")  # what Spark's event log tells of a session
+    assert f"spark.sql.catalog.{name}.storage.key" in told
+    for text in (str(shown), str(caught.value), told):
         assert "hunter2" not in text
         assert "AKIA1" not in text
 

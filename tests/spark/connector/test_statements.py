@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import expr
@@ -118,6 +121,43 @@ def test_statements_that_run(lake: Lake, spark: SparkSession) -> None:
     lake.refused("ALTER TABLE {}.db.t RENAME TO {}.other.t", "TABLE_OR_VIEW_ALREADY_EXISTS")
     lake.refused("ALTER TABLE {}.db.none RENAME TO {}.db.x", "TABLE_OR_VIEW_NOT_FOUND")
     lake.refused("ALTER TABLE {}.db.t RENAME TO {}.nowhere.t", "SCHEMA_NOT_FOUND")
+
+
+def test_what_the_table_asks_for_follows_each_write(lake: Lake, spark: SparkSession) -> None:
+    """Other engines see each write as soon as it returns, however it was written."""
+    lake.made(**{"lakemerge.publish": "deletionVectors", "lakemerge.publish.maxLag": "0s"})
+    path, publishing = (
+        str(lake.folder / "db" / "t"),
+        "'lakemerge.publish' = 'rewrite', 'lakemerge.publish.maxLag' = '0s'",
+    )
+    frame = spark.sql("SELECT 5L AS id, 'f' AS state, 5L AS at, 5L AS n")
+    writes: list[tuple[str, Callable[[], object], int]] = [
+        ("INSERT", lambda: lake("INSERT INTO {}.db.t VALUES (4, 'd', 40, 4)"), 4),
+        ("UPDATE", lambda: lake("UPDATE {}.db.t SET n = 9 WHERE id = 4"), 4),
+        ("MERGE", lambda: lake(
+            "MERGE INTO {}.db.t t USING (SELECT 1L AS id) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET n = 8"), 4),
+        ("DELETE", lambda: lake("DELETE FROM {}.db.t WHERE id = 2"), 3),
+        ("append", lambda: frame.write.format("lakemerge").mode("append").save(path), 4),
+        ("overwrite", lambda: lake("INSERT OVERWRITE {}.db.t VALUES (7, 'o', 70, 7), (8, 'o', 70, 7)"), 2),
+        ("DELETE all", lambda: lake("DELETE FROM {}.db.t"), 0),
+        ("INSERT again", lambda: lake("INSERT INTO {}.db.t VALUES (4, 'd', 400, 4)"), 1),
+        ("TRUNCATE", lambda: lake("TRUNCATE TABLE {}.db.t"), 0),
+    ]  # fmt: skip
+    for name, write, rows in writes:
+        write()
+        detail = lake.table.detail()
+        assert (detail.unpublished_slices, len(_seen_by_others(path, "id"))) == (0, rows), name
+    lake(
+        "CREATE TABLE {}.db.c TBLPROPERTIES ('key' = 'id', 'ordering' = 'at', "
+        f"{publishing}) AS SELECT 1L AS id, 1L AS at, 'a' AS v"
+    )
+    lake("UPDATE {}.db.c SET v = 'b'")
+    assert _seen_by_others(str(lake.folder / "db" / "c"), "v") == ["b"]
+
+
+def _seen_by_others(path: str, column: str) -> list[object]:
+    found = QueryBuilder().register("t", DeltaTable(path)).execute(f"SELECT {column} FROM t")
+    return list(pa.table(found.read_all())[column].to_pylist())
 
 
 def test_tasks_delete_all_rows(lake: Lake) -> None:

@@ -485,6 +485,21 @@ def test_half_of_the_lag_is_when_a_commit_publishes(tmp_path: Path, monkeypatch:
     assert theirs(tmp_path) == state_of(tmp_path)
 
 
+def test_who_may_only_read_sees_the_lag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """To learn the store's time is a write, so what is shown goes by the host's clock."""
+    table = loaded(tmp_path)
+    table.upsert(frame([(1, 20, "new")]))
+    table.alter(properties={"lakemerge.publish.maxLag": "0s"})
+    (tmp_path / "_lakemerge" / ".clock").unlink(missing_ok=True)
+    reader = LakeTable.open(tmp_path)
+    assert reader.detail().lags
+    assert "lakemerge_pending_commits" in str(reader.gauges())
+    assert main(["maintain", str(tmp_path), "--check"]) == 4
+    assert main(["metrics", str(tmp_path)]) == 0
+    assert capsys.readouterr().err == ""
+    assert not (tmp_path / "_lakemerge" / ".clock").exists()
+
+
 def test_maintain_tells_a_breach(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = loaded(tmp_path)
     table.upsert(frame([(1, 20, "new")]))

@@ -85,6 +85,20 @@ def test_it_goes_on_with_what_came_since(tmp_path: Path) -> None:
     assert other.detail().merger == "commit-time"
 
 
+def test_what_the_other_table_asks_for_follows_its_commits(tmp_path: Path) -> None:
+    table = create(tmp_path / "t", buckets=2)
+    table.upsert(frame([(7, 100, "a")]))
+    table.replay(tmp_path / "u")
+    inline = {"lakemerge.maintenance.inline": "true", "lakemerge.minorCompaction.afterCommits": "2"}
+    LakeTable.open(tmp_path / "u").alter(properties=inline)
+    for number in range(4):
+        table.upsert(frame([(7, 200 + number, "b")]))
+    table.replay(tmp_path / "u")
+    other = same(table, tmp_path / "u")
+    assert other.detail().log_commits <= 2
+    assert told(other) == [("REPLAY", version) for version in range(1, 6)]
+
+
 @pytest.mark.parametrize("lost", ["before", "after"])
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_killed_replay_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str, at: int) -> None:
