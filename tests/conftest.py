@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--one-in",
         type=int,
         default=1,
-        help="of the variants of a test run the first and every N-th after it; `make test` takes one in 6",
+        help="of the variants of a test run the first and every N-th after it; `make test` takes one in 12",
     )
 
 

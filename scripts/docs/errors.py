@@ -55,11 +55,11 @@ REMEDIES: Final[Mapping[str, str]] = {
 }
 """What to do, by class."""
 _INTRODUCTION = """
-This page lists every class of error to catch, with its cause and what to do. Every error is a `lakemerge.LakeMergeError`.
-Its text begins with its code in brackets, such as `[frame]`. Some errors are of a subclass with a code of its own, such as
-`[multiple-matches]` of an `InputError`. The code stays the same across versions. `error.facts` has the
-particulars, and each is an attribute, too: `error.key`, `error.column`. All errors can be pickled, so they keep their
-facts on the way from Spark's executors.
+This page lists every class of error to catch, with its cause and what to do. Every error is a
+`lakemerge.LakeMergeError`. Its text begins with its code in brackets, such as `[frame]`. Some errors are of a subclass
+with a code of its own, such as `[multiple-matches]` of an `InputError`. The code stays the same across versions.
+`error.facts` has the particulars, and each is an attribute, too: `error.key`, `error.column`. All errors can be
+pickled, so they keep their facts on the way from Spark's executors.
 
 A group says what to do: correct the input (`InputError`), repair the table (`TableError`), install something
 (`InstallError`), or try again (`RetryError`). Catch a group to handle all of its errors.

@@ -18,9 +18,9 @@ from tests.interleavings.turns import MUTATING
 EFFORT = os.environ.get("LAKEMERGE_EFFORT", "few")
 _SECONDS: dict[str, dict[str, float]] = {
     "few": {
-        "one operation, one fault": 18,
-        "one operation, an exception at a line": 5,
-        "two operations, one switch": 15,
+        "one operation, one fault": 9,
+        "one operation, an exception at a line": 3,
+        "two operations, one switch": 8,
     },
     "many": {
         "one operation, one fault": 150,

@@ -161,6 +161,7 @@ KINDS: dict[str, Callable[[SparkSession, Path], None]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("on_spark", [False, True], ids=["", "on spark"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_tables_of_delta_spark_are_taken(spark: SparkSession, tmp_path: Path, kind: str, on_spark: bool) -> None:

@@ -73,6 +73,7 @@ def theirs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
 EXPECTED = [n for n in range(1000) if n % 10 not in (3, 4) and not 300 <= n <= 420] + list(range(2000, 2005))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by", ["commits", "delta-spark", "deltalake"])
 def test_vectors_of_delta_spark_are_read(spark: SparkSession, theirs: Path, by: str) -> None:
     expected = sorted(spark.read.format("delta").load(str(theirs)).toPandas()["id"].tolist())

@@ -156,6 +156,7 @@ def test_every_reader_sees_the_table_after_a_compaction(spark: SparkSession, wri
     check(spark, written, written.rows)
 
 
+@pytest.mark.long
 def test_every_reader_sees_it_through_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     written = Written(tmp_path, None, ["c"])
     written.change(2)
@@ -200,6 +201,7 @@ def test_time_travel(spark: SparkSession, tmp_path: Path) -> None:
     assert spark.read.format("delta").option("versionAsOf", 1).load(str(tmp_path)).count() == len(first)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by_checkpoint", [False, True], ids=["from commits", "from a checkpoint"])
 def test_every_reader_sees_a_replaced_table(by_checkpoint: bool, spark: SparkSession, tmp_path: Path) -> None:
     """First empty, with the new columns and partitions, and then with what was written and compacted since."""

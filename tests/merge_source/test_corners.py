@@ -105,6 +105,7 @@ def test_letters_of_any_language(tmp_path: Path) -> None:
     assert twin.run() == ["0|1|1|1", "0|2|1|2", "0|3|1|3", "1|4"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("full", [False, True])
 def test_another_identity_renames_everything_and_back(full: bool, chain: Twin) -> None:
     chain.put("A", {"_id": "a2"})
@@ -125,6 +126,7 @@ def test_another_strategy_takes_hold_of_every_entity_that_it_changes(strategy: s
     assert emitted == (["0|a1|1|b1|2|c1"] if strategy == "compact" else ["0|a1|1|b1|2|c1", "0|a2"])
 
 
+@pytest.mark.long
 def test_an_id_that_was_retired_comes_back_and_is_retired_again(chain: Twin) -> None:
     for number in range(3):
         chain.put("A", {"_id": "a1", "x": 5 + number})

@@ -151,6 +151,7 @@ TAMPERING: dict[str, Callable[[LakeTable], object]] = {
 }
 
 
+@pytest.mark.long
 def test_a_full_run_mends_what_a_check_finds(world: World) -> None:
     world.run(CONFIG)
     source = source_of(world)

@@ -16,6 +16,7 @@ def test_a_random_history(seed: int, tmp_path: Path) -> None:
     follow(History(seed, tmp_path))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", some(range(100, 108)))
 def test_a_random_history_in_small_parts(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if values had thousands of holders, and runs thousands of members: pages, batches and chunks of a few."""

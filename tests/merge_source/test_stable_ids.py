@@ -160,6 +160,7 @@ def test_a_random_history(seed: int, tmp_path: Path) -> None:
         before = now
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", some(range(300, 310)))
 def test_full_and_incremental_runs_agree_whatever_the_options(seed: int, tmp_path: Path) -> None:
     """Over the tables, rules and options that the histories of plain sources draw: marks of deleted rows, chains that
@@ -321,6 +322,7 @@ def test_datasets_in_another_order_keep_ids(tmp_path: Path) -> None:
     assert world.now() == {"1": {"rows": ["0|b1", "1|a1"]}, "2": {"rows": ["1|a2"]}}
 
 
+@pytest.mark.long
 def test_a_restored_output_costs_no_id(tmp_path: Path) -> None:
     """The state knows the ids that were given since, and which of those in the output are retired."""
     world = small(tmp_path)

@@ -357,6 +357,7 @@ def test_a_vacuumed_dataset_asks_for_a_full_run(world: World) -> None:
     assert source_of(world).run(full=True).emitted == 0
 
 
+@pytest.mark.long
 def test_deleted_entities_outlive_full_runs(world: World) -> None:
     world.apply("B", [{"delete": "b1"}])
     world.run(CONFIG)

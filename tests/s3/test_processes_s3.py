@@ -16,6 +16,7 @@ def test_many_processes_on_one_table(endpoint: Endpoint, place: str, monkeypatch
     check_many_processes(f"{place}/table", writers=2)
 
 
+@pytest.mark.long
 @pytest.mark.serial
 def test_transactions_count_in_one_row(endpoint: Endpoint, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in endpoint.options.items():

@@ -44,6 +44,7 @@ class TestS3Store(StoreSuite):
         return open_store(f"{place}/some prefix/table=%20", endpoint.options)
 
 
+@pytest.mark.long
 class TestS3StoreAtTheRootOfABucket(StoreSuite):
     race_processes = 2
     race_paths = 3

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 
 from lakemerge import LakeTable, Settings
 from lakemerge.delta import DeltaLog
@@ -84,6 +85,7 @@ def test_writers_at_once_all_land(endpoint: Endpoint, place: str) -> None:
     assert sum(commit.operation == "UPSERT" for commit in table.history()) == 13
 
 
+@pytest.mark.long
 def test_spark_works_through_python_where_it_has_no_s3(endpoint: Endpoint, place: str, spark: SparkSession) -> None:
     table = create(f"{place}/spark", endpoint.options, spark=spark, settings=Settings(threads=2))
     first = spark.range(0, 100).selectExpr("id", "'a' AS name", "5L AS ts").repartition(2)

@@ -19,6 +19,7 @@ def test_a_throttled_write_is_repeated(server: S3Server, bucket: str) -> None:
     assert store.get("file") == b"x"
 
 
+@pytest.mark.long
 def test_a_store_that_throttles_for_good_is_an_error_after_a_few_requests(server: S3Server, bucket: str) -> None:
     attempts = 2
     retries = {"total_max_attempts": attempts, "mode": "standard"}

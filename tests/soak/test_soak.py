@@ -67,6 +67,7 @@ def test_a_short_soak_of_ingest(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert tally.done["ingest_records"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.serial
 def test_a_short_soak_of_every_door(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tally = Tally({"door_faults": 2, "door_kills": 4, "door_records": 4000})

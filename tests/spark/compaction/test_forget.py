@@ -12,6 +12,7 @@ from tests.unit.compaction.test_forget import PERSON, age, as_records, left_of, 
 from tests.unit.faults import rows_of
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("publish", ["off", "deletionVectors"])
 def test_nothing_of_the_folder_holds_the_key(spark: SparkSession, tmp_path: Path, publish: str) -> None:
     path = tmp_path / "t"

@@ -105,6 +105,7 @@ def test_later_logs_are_merged_where_they_are(spark: SparkSession, tmp_path: Pat
     assert collected(table.to_df()) == sorted(rows.values())
 
 
+@pytest.mark.long
 def test_a_frame_stays_at_its_version(spark: SparkSession, tmp_path: Path) -> None:
     table, rows = played(spark, tmp_path / "t")
     before = table.to_df()
@@ -162,6 +163,7 @@ def test_small_base_files_are_spread_over_all_cores(spark: SparkSession, tmp_pat
     assert twice.collect() == [(100, 100)]
 
 
+@pytest.mark.long
 def test_a_key_touches_the_files_of_its_bucket(spark: SparkSession, tmp_path: Path) -> None:
     table, rows = played(spark, tmp_path / "t")
     found = table.to_df(filter="id = 21")
@@ -207,6 +209,7 @@ def test_pages_of_a_bulk_load_hold_whole_batches(spark: SparkSession, tmp_path: 
         assert scan.metrics().apply("numOutputRows").value() == page
 
 
+@pytest.mark.long
 def test_pages_are_left_out_by_bounds_of_every_type(spark: SparkSession, tmp_path: Path) -> None:
     """Every column counts up with the rows, through at least three pages. NaN, one a page, is above every number."""
     count = 300_000
@@ -253,6 +256,7 @@ def _leaves(frame: DataFrame) -> list[Any]:
     return [leaves.apply(i) for i in range(leaves.size())]
 
 
+@pytest.mark.long
 def test_columns_with_the_names_of_spark_metadata(spark: SparkSession, tmp_path: Path) -> None:
     ddl = "id BIGINT, `_metadata` STRING, row_index INT, `a.b` INT"
     table = LakeTable.create(tmp_path / "t", ddl, key=["id"], spark=spark)

@@ -59,6 +59,7 @@ def test_writes_of_spark_maintain_first(spark: SparkSession, tmp_path: Path, doo
     assert LakeTable.open(path).get({"k": 7}) == {"k": 7, "o": 7, "v": "new"}
 
 
+@pytest.mark.long
 def test_statements_of_sql_maintain_first(spark: SparkSession, tmp_path: Path) -> None:
     name = new_name("lake")
     lakemerge.catalog(spark, name, warehouse=tmp_path / "lake")
@@ -83,6 +84,7 @@ def test_statements_of_sql_maintain_first(spark: SparkSession, tmp_path: Path) -
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("through", ["write_stream", "sink"])
 def test_a_stream_never_leaves_more_pending_than_the_limit(spark: SparkSession, tmp_path: Path, through: str) -> None:
     path, source = tmp_path / "t", tmp_path / "in"

@@ -104,6 +104,7 @@ def test_another_writer_at_each_point(what: str, meddled: tuple[Lake, Meddler]) 
     check_each_point(*meddled, statement, OTHER, after, before, len(some(range(15))) + 1)
 
 
+@pytest.mark.long
 def test_another_writer_at_each_point_of_a_merge_that_inserts(meddled: tuple[Lake, Meddler]) -> None:
     row = {"id": 7, "state": "other", "at": 90, "n": 500}
     came = tuple(row.values())

@@ -328,6 +328,7 @@ def test_procedures(lake: Lake) -> None:
     assert rows == 4
 
 
+@pytest.mark.long
 def test_texts_of_bounded_length(lake: Lake) -> None:
     lake("CREATE TABLE {}.db.s (id BIGINT, v VARCHAR(3), c CHAR(4)) TBLPROPERTIES ('key' = 'id')")
     lake("INSERT INTO {}.db.s VALUES (1, 'äöü', 'ab'), (2, 'ab   ', NULL)")
@@ -376,6 +377,7 @@ def test_keys_are_erased(lake: Lake) -> None:
 # Writes
 
 
+@pytest.mark.long
 def test_an_update_sets_what_is_asked_whatever_the_merger(lake: Lake) -> None:
     lake.made(merger="first-row")
     lake("UPDATE {}.db.t SET n = n + 10, at = at - 5 WHERE id <= 2")

@@ -106,6 +106,7 @@ def test_another_batch_of_the_last_number(spark: SparkSession, tmp_path: Path, s
     assert total(table) == 111, "the other query goes on"
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_another_query_wrote_over(spark: SparkSession, tmp_path: Path) -> None:
     """On a store where the last writer wins, the loser's offsets may be what the checkpoint keeps of a batch."""
     table, mine = tmp_path / "t", tmp_path / "checkpoint"

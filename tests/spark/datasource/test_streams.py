@@ -180,6 +180,7 @@ def test_columns_that_come_meanwhile(spark: SparkSession, tmp_path: Path) -> Non
     assert other.to_arrow().num_rows == 2
 
 
+@pytest.mark.long
 def test_streams_that_cannot_go_on(spark: SparkSession, tmp_path: Path) -> None:
     table = create(tmp_path / "t")
     create(tmp_path / "copy", ordering=[])

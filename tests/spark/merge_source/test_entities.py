@@ -40,6 +40,7 @@ def test_cases(case: dict[str, Any], tmp_path: Path, spark: SparkSession) -> Non
         assert world.run(full=True) == step["now"]
 
 
+@pytest.mark.long
 def test_survivorship(tmp_path: Path, spark: SparkSession) -> None:
     for number, rules in enumerate(RULES):
         made = crowd(tmp_path / str(number), rules, identity="stable")

@@ -59,6 +59,7 @@ def test_cases(case: dict[str, Any], tmp_path: Path, spark: SparkSession) -> Non
         assert numbered(world.source.entities()) == numbered(expected["state"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", some(range(2)))
 def test_random_histories(seed: int, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_spark, "BATCH_MEMBERS", 2)
@@ -69,6 +70,7 @@ def test_random_histories(seed: int, tmp_path: Path, spark: SparkSession, monkey
     history.finish()
 
 
+@pytest.mark.long
 def test_keys_and_types_of_all_kinds(tmp_path: Path, spark: SparkSession) -> None:
     moment = dt.datetime(2026, 7, 1, 12, 0, 0, 40, tzinfo=dt.UTC)
     a = LakeTable.create(

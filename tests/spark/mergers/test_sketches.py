@@ -31,6 +31,7 @@ def estimates(spark: SparkSession, *sketches: bytes) -> list[int]:
     return [row["n"] for row in rows.orderBy("i").selectExpr("hll_sketch_estimate(h) AS n").collect()]
 
 
+@pytest.mark.long
 def test_spark_estimates_unions_as_its_own(spark: SparkSession) -> None:
     """Of sketches that have hashes, registers, and each of both."""
     for ends in ((3, 5), (200, 300), (300, 500), (3000, 5000), (3, 5000), (60_000, 90_000)):

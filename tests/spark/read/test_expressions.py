@@ -47,6 +47,7 @@ def test_what_is_an_error_here_is_one_to_spark(frame: DataFrame, found: list[Com
     assert [one.sql for one in asked if not spark_fails(frame, one, max(one.errors))] == []
 
 
+@pytest.mark.long
 def test_generated_compositions(frame: DataFrame) -> None:
     """Errors are not asked for: Spark leaves out what its optimizer finds to be of no use."""
     random = Random(20)

@@ -192,6 +192,7 @@ def differences(frame: DataFrame, conditions: list[str]) -> list[str]:
     ]
 
 
+@pytest.mark.long
 def test_each_operator_takes_what_it_takes_in_spark(frame: DataFrame) -> None:
     assert differences(frame, FIXED) == []
     assert sum(of_ours(condition) is not None for condition in FIXED) > len(FIXED) // 2

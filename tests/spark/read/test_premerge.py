@@ -127,6 +127,7 @@ def test_what_is_merged_while_reading(spark: SparkSession, tmp_path: Path) -> No
     assert collected(table.to_df()) == sorted(rows.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [PREMERGING, ON_DRIVER], ids=["tasks", "driver"])
 def test_rows_that_are_no_record(spark: SparkSession, tmp_path: Path, settings: Settings) -> None:
     """Partial records make such rows in the file slices that they touch; where log files cannot be told apart all rows

@@ -17,6 +17,7 @@ DEEP = "STRUCT<x: " * MAX_LEVELS + "BIGINT" + ">" * MAX_LEVELS
 LISTS = "ARRAY<" * 10 + "BIGINT" + ">" * 10
 
 
+@pytest.mark.long
 def test_what_the_limits_allow_spark_reads_and_what_they_refuse_it_does_not_write(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_replaced_table_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     assert table.changes_df(3).count() == 5
 
 
+@pytest.mark.long
 def test_a_stream_of_changes_ends_at_a_replacement(spark: SparkSession, tmp_path: Path) -> None:
     path, target = tmp_path / "t", str(tmp_path / "copy")
     made(path, 2, "old")

@@ -55,6 +55,7 @@ def test_refusals(name: str, spark: SparkSession, tmp_path: Path) -> None:
     assert listing(tmp_path / "t") == before
 
 
+@pytest.mark.long
 def test_columns_and_own_aliases(spark: SparkSession, tmp_path: Path) -> None:
     """The example of Delta's documentation, word for word but for the table."""
     table = made(tmp_path / "t", spark=spark)
@@ -137,6 +138,7 @@ def test_a_source_that_differs_at_each_computation(spark: SparkSession, tmp_path
     assert not hit & new
 
 
+@pytest.mark.long
 def test_only_files_of_the_source_keys_are_read(spark: SparkSession, tmp_path: Path) -> None:
     table = with_holes(tmp_path / "t", spark=spark)
     merge = table.merge(on_spark(spark, table_of_key("a", 1)), "target.p = source.p AND target.k = source.k")

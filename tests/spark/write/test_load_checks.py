@@ -188,6 +188,7 @@ UNFIT = {
 }
 
 
+@pytest.mark.long
 def test_numbers_of_other_types(spark: SparkSession, tmp_path: Path, loads: list[UpsertResult | None]) -> None:
     """A load in the JVM takes those that fit, and leaves it to the kernel to name one that does not."""
     table = LakeTable.create(tmp_path, NARROW, key=["id"], buckets=2, spark=spark)
@@ -231,6 +232,7 @@ LARGE = {
 """Values of over 1,000 bytes as Arrow data, by column."""
 
 
+@pytest.mark.long
 def test_values_that_are_large_are_left_to_the_kernel(
     spark: SparkSession, tmp_path: Path, loads: list[UpsertResult | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 Captured = pytest.CaptureFixture[str]
 
 
+@pytest.mark.long
 def test_a_new_process_shows_it_without_spark(tmp_path: Path) -> None:
     code = "import sys; sys.modules['pyspark'] = None; from lakemerge.cli import main; sys.exit(main())"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}

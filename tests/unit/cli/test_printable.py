@@ -171,6 +171,7 @@ def run(line: str, places: dict[str, str], capsys: pytest.CaptureFixture[str], *
     return code, out, err
 
 
+@pytest.mark.long
 def test_no_command_lets_them_through(places: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     told = ""
     for name, line in LINES.items():

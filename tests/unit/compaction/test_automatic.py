@@ -45,6 +45,7 @@ def test_short_jobs_are_followed_by_a_compaction_when_reads_have_paid_for_it(tmp
     assert len(state_of(path)) == len(before)
 
 
+@pytest.mark.long
 def test_every_answer_is_right_over_many_commits(tmp_path: Path) -> None:
     path = tmp_path / "t"
     loaded(path)

@@ -95,6 +95,7 @@ def contents(path: Path) -> dict[str, bytes]:
     return {file: (path / file).read_bytes() for file in listing(path)}
 
 
+@pytest.mark.long
 def test_wherever_it_is_cut_it_goes_on(tmp_path: Path) -> None:
     """Before it is finished there is no table, or an earlier version, whole."""
     source = tmp_path / "t"

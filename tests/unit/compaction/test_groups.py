@@ -215,6 +215,7 @@ print(json.dumps({"peak": peak, "rows": result.rows, "parts": result.file_slices
 """
 
 
+@pytest.mark.long
 def test_memory_is_bounded_by_the_budget_not_by_the_slice(tmp_path: Path) -> None:
     """A bucket of ten times the budget, half of it in logs; with a budget beyond the bucket the peak is far higher,
     so the bound is the budget's doing."""

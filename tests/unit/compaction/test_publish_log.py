@@ -36,6 +36,7 @@ def age(path: Path, milliseconds: int) -> None:
         os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns - milliseconds * 10**6))
 
 
+@pytest.mark.long
 def test_what_a_publication_writes_for_each_file(tmp_path: Path) -> None:
     """Ten columns, eight of which have bounds; every file changes in each publication."""
     properties = {"lakemerge.publish": "deletionVectors", "lakemerge.maintenance": "off"}

@@ -92,6 +92,7 @@ def test_files_stay_few_and_rows_right(tmp_path: Path, keys: Callable[[int], lis
         assert state_of(tmp_path / "t") == rows_of(frame(list(state.values())))
 
 
+@pytest.mark.long
 def test_files_stay_few_where_a_commit_divides_unevenly_among_buckets(tmp_path: Path) -> None:
     table, state = loaded(tmp_path / "t", buckets=4)
     for _ in steps(table, state, spread, 16):
@@ -99,6 +100,7 @@ def test_files_stay_few_where_a_commit_divides_unevenly_among_buckets(tmp_path: 
     assert state_of(tmp_path / "t") == rows_of(frame(list(state.values())))
 
 
+@pytest.mark.long
 def test_files_grow_with_the_logarithm_of_commits(tmp_path: Path) -> None:
     table, state = loaded(tmp_path / "t")
     few = 5

@@ -16,6 +16,7 @@ def test_the_jar_was_built_from_the_sources() -> None:
     assert jar_version() == build_connector.digest(), "run: make connector"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("javac") is None, reason="there is no JDK, only a Java that runs")
 def test_the_same_sources_give_the_same_classes(tmp_path: Path) -> None:
     (tmp_path / "classes").mkdir()

@@ -540,6 +540,7 @@ def conversions_cut(tmp_path: Path, path: Path, before: list[dict[str, Any]], *,
         return calls
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("after", [False, True])
 def test_wherever_it_is_cut_it_goes_on(tmp_path: Path, after: bool) -> None:
     path = tmp_path / "t"

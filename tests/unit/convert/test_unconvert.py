@@ -211,6 +211,7 @@ def kill(_: Call) -> None:
     raise Killed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("publish", "after"), [("off", False), ("off", True), ("deletionVectors", False)])
 def test_wherever_it_is_cut_the_table_is_whole(tmp_path: Path, publish: str, after: bool) -> None:
     path = tmp_path / "t"

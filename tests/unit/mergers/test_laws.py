@@ -423,6 +423,7 @@ DEFECTS: Mapping[str, tuple[str, Callable[..., Any]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", DEFECTS)
 def test_the_search_finds_kernels_that_do_not_restart(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The merger combines by itself. Without a defect the search finds nothing (:class:`TestEventTime`)."""

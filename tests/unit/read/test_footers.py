@@ -204,6 +204,7 @@ for name, read in readers.items():
 """
 
 
+@pytest.mark.long
 def test_no_changed_bit_of_a_table_goes_without_a_name(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", READ, str(tmp_path / "t")], capture_output=True, text=True, check=False, cwd=ROOT

@@ -247,6 +247,7 @@ def test_composite_keys_are_a_look_up(
         assert counts.bytes_read <= wanted.bytes_read * 1.1 + 10_000
 
 
+@pytest.mark.long
 def test_ten_thousand_keys_read_no_bucket_twice(tmp_path: Path) -> None:
     table_of(tmp_path / "t", 12_000)
     reads = []

@@ -39,6 +39,7 @@ def counted(table: LakeTable) -> dict[str, int]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("minor", [False, True], ids=["full", "minor"])
 def test_what_is_kept_does_not_grow_with_the_number_of_commits(tmp_path: Path, minor: bool) -> None:
     table = create(tmp_path / "t", properties={"lakemerge.maintenance": "off"})
