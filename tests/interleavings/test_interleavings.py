@@ -17,11 +17,7 @@ from tests.interleavings.turns import MUTATING
 
 EFFORT = os.environ.get("LAKEMERGE_EFFORT", "few")
 _SECONDS: dict[str, dict[str, float]] = {
-    "few": {
-        "one operation, one fault": 9,
-        "one operation, an exception at a line": 3,
-        "two operations, one switch": 8,
-    },
+    "few": {"one operation, one fault": 12},
     "many": {
         "one operation, one fault": 150,
         "one operation, an exception at a line": 15,

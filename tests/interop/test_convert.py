@@ -240,6 +240,7 @@ def test_checkpoints_of_both_kinds(spark: SparkSession, tmp_path: Path, form: st
     assert of_lakemerge(spark, path) == before == of_spark(spark, path)
 
 
+@pytest.mark.long
 def test_shallow_clones_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     made_plain(spark, tmp_path / "t")
     spark.sql(f"CREATE TABLE delta.`{tmp_path / 'clone'}` SHALLOW CLONE delta.`{tmp_path / 't'}`")

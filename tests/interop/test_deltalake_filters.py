@@ -73,6 +73,7 @@ def loaded(path: Path, spark: SparkSession | None) -> LakeTable:
     return table
 
 
+@pytest.mark.long
 def test_files_of_a_load_and_of_a_compaction(tmp_path: Path) -> None:
     table = loaded(tmp_path / "t", None)
     assert differences(tmp_path / "t", ROWS) == []

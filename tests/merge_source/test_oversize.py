@@ -101,6 +101,7 @@ def test_only_parts_that_are_still_too_large_are_cut_again(tmp_path: Path) -> No
     assert [(value, count) for _, value, count, _ in named(result_of(twin))] == [("'W'", 4), ("'v1'", 3)]
 
 
+@pytest.mark.long
 def test_a_lower_limit_holds_for_what_is_there(twin: Twin) -> None:
     twin.put("A", {"_id": "a3", "x": 1})
     assert twin.run() == [">0|a1|1|b1", "0|a1|0|a3|1|b1"]

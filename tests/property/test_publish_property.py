@@ -53,6 +53,7 @@ def run(history: list[Step], partition_by: list[str]) -> None:
         found.check_all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("history", [TWO_GENERATIONS, OFF_AND_ON], ids=["two generations", "off and on"])
 @pytest.mark.parametrize("partition_by", [[], ["p"]], ids=["plain", "partitioned"])
 def test_other_engines_read_what_is_published(history: list[Step], partition_by: list[str]) -> None:

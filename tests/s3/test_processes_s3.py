@@ -9,6 +9,7 @@ from tests.property.test_transaction_processes import check_counters
 from tests.s3.servers import Endpoint
 
 
+@pytest.mark.long
 @pytest.mark.serial
 def test_many_processes_on_one_table(endpoint: Endpoint, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in endpoint.options.items():

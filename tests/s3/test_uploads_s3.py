@@ -66,6 +66,7 @@ print(tracemalloc.get_traced_memory()[1])
 """
 
 
+@pytest.mark.long
 def test_an_upload_holds_two_parts(endpoint: Endpoint, store: S3Store) -> None:
     """The one that goes up and, while its memory is not yet free, the next; however large the file, and the writes."""
     done = in_a_process(endpoint, store, MEASURED.format(part=PART))

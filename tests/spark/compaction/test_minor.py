@@ -269,6 +269,7 @@ def test_columns_with_the_names_of_spark_metadata(spark: SparkSession, tmp_path:
     assert collected(table.to_df(columns=["_metadata", "id"], filter="row_index < 0")) == [("new", 3)]
 
 
+@pytest.mark.long
 def test_a_condition_comes_before_the_bitmaps_where_it_cannot_fail(spark: SparkSession, tmp_path: Path) -> None:
     """Superseded rows are none of the table's: no filter may fail on them."""
     table = LakeTable.create(tmp_path / "t", "id BIGINT, n BIGINT", key=["id"], spark=spark)
@@ -298,6 +299,7 @@ def listing_of(spark: SparkSession, frame: DataFrame) -> int:
     return int(jvm.System.identityHashCode(scan.relation().location()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("minor", [True, False])
 def test_scans_of_the_same_files_are_listed_once(spark: SparkSession, tmp_path: Path, minor: bool) -> None:
     """They are frames of their own all the same, which can be joined."""

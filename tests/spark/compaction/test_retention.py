@@ -79,6 +79,7 @@ def told(table: LakeTable, *, net: bool) -> VersionNotFoundError:
     return error
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("net", [False, True])
 def test_changes_that_a_vacuum_overtakes_say_so(net: bool, spark: SparkSession, tmp_path: Path) -> None:
     """Before the call, between the plan and the tasks, while the plan reads the log, and while a task opens a file."""

@@ -140,6 +140,7 @@ def test_alter(lake: Lake) -> None:
     lake.refused("ALTER TABLE {}.db.t ALTER COLUMN note SET NOT NULL", "_LEGACY_ERROR_TEMP_2330")
 
 
+@pytest.mark.long
 def test_columns_are_renamed_and_dropped(lake: Lake) -> None:
     lake.made()
     before = lake("SELECT id, state, at FROM {}.db.t ORDER BY id")
@@ -225,6 +226,7 @@ def test_time_travel_and_details(lake: Lake) -> None:
     assert {row[0] for row in lake("SELECT kind FROM {}.db.`t$files`")} == {"base", "log"}
 
 
+@pytest.mark.long
 def test_filters_leave_out_rows_before_spark_sees_them(lake: Lake) -> None:
     lake.made()
     for condition, ids in {
@@ -529,6 +531,7 @@ def test_a_merge_that_only_inserts_is_a_transaction(lake: Lake, spark: SparkSess
     assert ((7, None, 1, None) in lake.rows) == says_so
 
 
+@pytest.mark.long
 def test_an_overwrite_that_read_the_table_conflicts(lake: Lake) -> None:
     lake.made()
     meddle = lake.meddling(upserted(5, 1, 500))

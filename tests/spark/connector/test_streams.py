@@ -196,6 +196,7 @@ def test_the_changes_of_a_table_are_rows(lake: Lake, spark: SparkSession) -> Non
     lake.refused("SELECT * FROM {}.db.none CHANGES FROM VERSION 1", "TABLE_OR_VIEW_NOT_FOUND")
 
 
+@pytest.mark.long
 def test_a_stream_of_changes(lake: Lake, spark: SparkSession, tmp_path: Path) -> None:
     lake.made()
     lake("DELETE FROM {}.db.t WHERE id = 2")

@@ -185,6 +185,7 @@ def test_the_other_readers_tell_each_value(spark: SparkSession, tmp_path: Path) 
     assert seen([row.asDict(True) for row in named.load(str(tmp_path / "t")).collect()]) == expected
 
 
+@pytest.mark.long
 def test_a_copy_grows_with_its_source(spark: SparkSession, tmp_path: Path) -> None:
     """A stream that stops at what is new is started again, and the copy has every value."""
     table = LakeTable.create(tmp_path / "t", DDL, key=["k"], buckets=1)

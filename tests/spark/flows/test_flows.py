@@ -90,6 +90,7 @@ EVENTS = [
 LATE = [(4, "late", "U", "11:00:00")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("zones", "kind"),
     [("UTC", "TIMESTAMP"), ("America/New_York", "TIMESTAMP"), ("America/New_York", "TIMESTAMP_NTZ")],

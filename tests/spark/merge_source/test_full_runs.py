@@ -125,6 +125,7 @@ def test_keys_and_types_of_all_kinds(tmp_path: Path, spark: SparkSession) -> Non
     assert with_spark.check().ok
 
 
+@pytest.mark.long
 def test_nothing_stays_in_sparks_storage(tmp_path: Path, spark: SparkSession) -> None:
     """Neither of a dry run, nor of one that writes."""
     world = World(tmp_path, spark)

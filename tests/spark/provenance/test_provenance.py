@@ -34,6 +34,7 @@ def test_explain_and_replay_of_what_spark_wrote(table: LakeTable, tmp_path: Path
     assert rows_of(LakeTable.open(tmp_path / "u").to_arrow()) == rows_of(table.to_arrow())
 
 
+@pytest.mark.long
 def test_what_if_by_tasks(table: LakeTable, spark: SparkSession, reads: Settings) -> None:
     """The table's own data frame before and after, so that nothing of the view is kept for it."""
     table = LakeTable.open(table.url, spark=spark, settings=reads)

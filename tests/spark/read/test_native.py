@@ -606,6 +606,7 @@ def test_the_scans_of_a_catalog_and_of_the_format_skip_file_slices(spark: SparkS
         assert frame.where("at > 100").count() == 0
 
 
+@pytest.mark.long
 def test_a_build_of_spark_that_is_not_known(spark: SparkSession, tmp_path: Path) -> None:
     gateway: Any = spark.sparkContext._gateway
     jvm, name = gateway.jvm, "org/apache/spark/sql/execution/datasources/RecordReaderIterator.class"

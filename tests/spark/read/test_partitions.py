@@ -183,6 +183,7 @@ def test_two_partition_columns_and_values_bit_for_bit(spark: SparkSession, tmp_p
     assert {str(row.m["k"]) for row in found.collect()} == {"-0.0"}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("by_unions")
 def test_large_partitions_go_in_several_lists_and_parts(spark: SparkSession, tmp_path: Path) -> None:
     settings = Settings(row_group_rows=1_000, target_task_bytes=100_000)

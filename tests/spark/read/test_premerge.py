@@ -78,6 +78,7 @@ def test_small_logs_are_premerged(spark: SparkSession, tmp_path: Path, minor: bo
     assert collected(other.to_df()) == sorted(rows.values())
 
 
+@pytest.mark.long
 def test_what_was_merged_is_kept(spark: SparkSession, tmp_path: Path) -> None:
     """By version; a frame keeps its version, and two of them can be joined."""
     table, rows = played(spark, tmp_path / "t")

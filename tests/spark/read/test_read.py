@@ -113,6 +113,7 @@ def played(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Cal
     return play
 
 
+@pytest.mark.long
 def test_the_tables_are_what_they_are_called(played: Callable[[str], Played]) -> None:
     states = {}
     for kind in KINDS:

@@ -21,6 +21,7 @@ QUERIES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("state", some(["mixed", "pending", "minor-compacted"]))
 def test_a_dirty_table_answers_as_a_compacted_one(spark: SparkSession, tmp_path: Path, state: str) -> None:
     table = LakeTable.create(

@@ -33,6 +33,7 @@ def widened(row: tuple[Any, ...]) -> tuple[Any, ...]:
     return (number, at, {**struct, "y": None}, [{**part, "y": None} for part in parts], None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compaction", [None, "minor", "full"])
 def test_nested_fields_are_null_in_what_was_written_before(
     spark: SparkSession, tmp_path: Path, compaction: str | None
@@ -65,6 +66,7 @@ def test_nested_fields_are_null_in_what_was_written_before(
     assert rows(table.to_df().select("id", "at", "s", "l", "note")) == whole
 
 
+@pytest.mark.long
 def test_frames_add_columns(spark: SparkSession, tmp_path: Path) -> None:
     table = LakeTable.create(tmp_path, "id BIGINT, at INT", key=["id"], ordering=["at"], buckets=2, spark=spark)
     first = spark.createDataFrame([(1, 1, {"x": 1})], "id BIGINT, at INT, s STRUCT<x: INT>").coalesce(1)
@@ -106,6 +108,7 @@ def test_the_source_loads_a_frame_with_new_columns(spark: SparkSession, tmp_path
     assert rows(table.to_df()) == [(1, "a")]
 
 
+@pytest.mark.long
 def test_columns_added_while_a_frame_is_evaluated(spark: SparkSession, tmp_path: Path) -> None:
     ddl = "id BIGINT, at INT"
     table = LakeTable.create(tmp_path, ddl, key=["id"], ordering=["at"], buckets=1, spark=spark)

@@ -219,6 +219,7 @@ def test_keys_of_every_type(spark: SparkSession, tmp_path: Path, kind: str) -> N
         table.compact()
 
 
+@pytest.mark.long
 def test_partitions_of_every_type(spark: SparkSession, tmp_path: Path) -> None:
     kinds = {kind: values for kind, values in KEY_TYPES.items() if kind != "BINARY"}
     names = [f"p{n}" for n in range(len(kinds))]

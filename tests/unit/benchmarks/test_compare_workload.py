@@ -66,6 +66,7 @@ def count_of(workload: Workload) -> int:
     return round(workload.initial_rows * 0.01)
 
 
+@pytest.mark.long
 def test_late_records_lose(workload: Workload) -> None:
     stored = folded(workload.initial, [])
     known = [row for row in records(workload.late.path) if key_of(row) in stored]
@@ -90,6 +91,7 @@ def test_expected_rows_equal_a_fold(workload: Workload) -> None:
     assert workload.state(workload.initial, frames[:1]) != state
 
 
+@pytest.mark.long
 def test_sizes(workload: Workload) -> None:
     rows = {size: workload.rows(size) for size in SIZES}
     whole = workload.initial_rows

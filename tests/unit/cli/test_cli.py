@@ -270,6 +270,7 @@ def test_a_long_running_maintenance_ends_when_it_is_told_to(path: str, number: s
     assert not LakeTable.open(path).opened.view.log_commits
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_closed_streams_are_no_fault(path: str, closed: str) -> None:
     """A daemon may run a command so. Then no file that the command opens may become its output either."""

@@ -247,6 +247,7 @@ def keep(path: str, rounds: int) -> None:
         table.maintain()
 
 
+@pytest.mark.long
 def test_two_maintainers_at_once_waste_work_never_data(tmp_path: Path) -> None:
     path = tmp_path / "t"
     table = create(

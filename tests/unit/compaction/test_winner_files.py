@@ -112,6 +112,7 @@ def test_files_grow_with_the_logarithm_of_commits(tmp_path: Path) -> None:
     assert max(sizes) <= 6, "log2 of 64"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("keys", WORKLOADS)
 def test_bytes_written_are_at_most_three_times_those_of_the_changes(
     tmp_path: Path, keys: Callable[[int], list[int]], monkeypatch: pytest.MonkeyPatch

@@ -50,6 +50,7 @@ COMMITS = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(commits=COMMITS, batch=st.integers(1, 4))
 def test_a_ledger_is_a_dictionary_of_pieces(

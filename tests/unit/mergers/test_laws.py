@@ -434,6 +434,7 @@ def test_the_search_finds_kernels_that_do_not_restart(name: str, monkeypatch: py
     assert any(step.kind in (SET, CLEAR) for step in (*found.before, *found.records)), str(found)
 
 
+@pytest.mark.long
 def test_the_suite_finds_kernels_that_do_not_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     """The suite that users run on their mergers finds them, too."""
 

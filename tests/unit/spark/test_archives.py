@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 import zipfile
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from lakemerge.spark import archives
 from lakemerge.spark.archives import forget_archives
 
 
@@ -35,13 +37,33 @@ def importers(path: Path) -> int:
     )
 
 
-def test_a_worker_forgets_importers_and_still_imports(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    importlib.import_module("of_an_archive.first")
-    assert importers(archive) == 2, "one for the archive, and one for the package"
-    monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
-    forget_archives()
-    assert importers(archive) == 2, "this process is no worker"
+@pytest.fixture(autouse=True)
+def _no_callback() -> Iterator[None]:
+    yield
+    if archives._forget in gc.callbacks:
+        gc.callbacks.remove(archives._forget)
+
+
+def test_a_worker_forgets_importers_after_each_task_and_still_imports(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
     forget_archives()
-    assert importers(archive) == 0
-    assert importlib.import_module("of_an_archive.second").NAME == "second"
+    forget_archives()
+    assert gc.callbacks.count(archives._forget) == 1
+    for name in ("first", "second"):
+        found = importlib.import_module(f"of_an_archive.{name}")
+        assert name == found.NAME
+        made = importers(archive)
+        gc.collect(1)
+        assert made == importers(archive) >= 1, "the task goes on"
+        gc.collect()
+        assert importers(archive) == 0
+
+
+def test_another_process_keeps_them(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
+    forget_archives()
+    importlib.import_module("of_an_archive.first")
+    gc.collect()
+    assert importers(archive) == 2
