@@ -160,6 +160,17 @@ def _seen_by_others(path: str, column: str) -> list[object]:
     return list(pa.table(found.read_all())[column].to_pylist())
 
 
+def test_a_command_on_few_bytes_does_not_look_for_its_keys_first(lake: Lake) -> None:
+    lake.made()
+    for statement in (
+        "UPDATE {}.db.t SET n = n + 1 WHERE id < 3",
+        "MERGE INTO {}.db.t t USING (SELECT explode(array(1L, 9L)) AS id) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET n = 8",
+    ):
+        [[plan]] = lake(f"EXPLAIN FORMATTED {statement}")
+        assert "WriteDelta" in plan
+        assert "Subquer" not in plan, plan
+
+
 def test_tasks_delete_all_rows(lake: Lake) -> None:
     table = lake.made()
     [[plan]] = lake("EXPLAIN DELETE FROM {}.db.t")

@@ -159,10 +159,15 @@ class LakeMergeTable implements SupportsRead, SupportsWrite, SupportsRowLevelOpe
 
   /** A scan of the version. */
   ScanBuilder scan(CaseInsensitiveStringMap options) {
+    return scan(options, false);
+  }
+
+  /** @param isOfCommand whether it reads the rows that an UPDATE, DELETE or MERGE may change */
+  ScanBuilder scan(CaseInsensitiveStringMap options, boolean isOfCommand) {
     if (NativeReads.refusal(SQLConf.get(), schema).isPresent()) {
       return new PythonScanBuilder(this, options);
     }
-    return new NativeScanBuilder(new Source(options), SparkSession$.MODULE$.active());
+    return new NativeScanBuilder(new Source(options, isOfCommand), SparkSession$.MODULE$.active());
   }
 
   /** The table's column that a query names. */
@@ -174,9 +179,16 @@ class LakeMergeTable implements SupportsRead, SupportsWrite, SupportsRowLevelOpe
   /** The version for a native scan, which Python plans. */
   private final class Source implements NativeScanBuilder.Source {
     private final CaseInsensitiveStringMap given;
+    private final boolean isOfCommand;
 
-    Source(CaseInsensitiveStringMap given) {
+    Source(CaseInsensitiveStringMap given, boolean isOfCommand) {
       this.given = given;
+      this.isOfCommand = isOfCommand;
+    }
+
+    @Override
+    public boolean isOfCommand() {
+      return isOfCommand;
     }
 
     @Override

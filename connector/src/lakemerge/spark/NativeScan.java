@@ -69,6 +69,7 @@ final class NativeScan
   private final Filter[] filters;
   private final List<String> conditions;
   private final ReadPlan plan;
+  private final boolean takesKeys;
   private final Function<ReadPlan, PythonSource> kernelOf;
   private final PythonSource kernel;
   private final StructType asked;
@@ -87,6 +88,7 @@ final class NativeScan
    * @param columns those that are read
    * @param filters what Spark judges rows by
    * @param conditions those that Python knows, too
+   * @param takesKeys whether keys that Spark finds out while it runs may rule out files
    * @param kernelOf gives the Python data source of a plan's kernel; {@code null} where it has none
    * @param asked the columns that the kernel gives
    * @param otherwise gives a scan that is a stream, too
@@ -100,6 +102,7 @@ final class NativeScan
       Filter[] filters,
       List<String> conditions,
       ReadPlan plan,
+      boolean takesKeys,
       Function<ReadPlan, PythonSource> kernelOf,
       StructType asked,
       Supplier<Scan> otherwise) {
@@ -111,6 +114,7 @@ final class NativeScan
     this.filters = filters;
     this.conditions = conditions;
     this.plan = plan;
+    this.takesKeys = takesKeys;
     this.kernelOf = kernelOf;
     kernel = kernelOf.apply(plan);
     this.asked = asked;
@@ -134,6 +138,9 @@ final class NativeScan
 
   @Override
   public NamedReference[] filterAttributes() {
+    if (!takesKeys) {
+      return new NamedReference[0];
+    }
     List<String> read = List.of(readSchema().fieldNames());
     return plan.slices.choosing().stream()
         .filter(read::contains)
@@ -163,7 +170,7 @@ final class NativeScan
     }
     LOG.info("{}: {} of {} files are read for the keys of a join", name, some.files.size(), plan.files.size());
     NativeScan found = new NativeScan(
-        name, identity, session, table, columns, filters, conditions, some, kernelOf, asked, otherwise);
+        name, identity, session, table, columns, filters, conditions, some, takesKeys, kernelOf, asked, otherwise);
     found.shares = shares();  // Spark takes no more partitions of a bucket than there were
     return found;
   }

@@ -36,6 +36,12 @@ final class NativeScanBuilder
         SupportsPushDownCatalystFilters,
         SupportsPushDownAggregates,
         SupportsPushDownLimit {
+  /**
+   * Spark 4.2 first has a command look for the keys that it will change, in a scan of its own, if the keys may rule
+   * out files. Below so many bytes that takes longer than to read all files.
+   */
+  private static final long LOOKED_THROUGH_BYTES = 512 << 20;
+
   private final Source source;
   private final SparkSession session;
   private StructType columns;
@@ -71,6 +77,11 @@ final class NativeScanBuilder
 
     /** Equal for the same version of the same table. */
     Object identity();
+
+    /** Whether it reads the rows that an UPDATE, DELETE or MERGE may change. */
+    default boolean isOfCommand() {
+      return false;
+    }
 
     /** Whether structs come with all their fields, even if a query needs only some. */
     default boolean givesWholeColumns() {
@@ -185,6 +196,7 @@ final class NativeScanBuilder
         inFiles(some.fileNames),
         conditions,
         some,
+        !source.isOfCommand() || some.bytes() > LOOKED_THROUGH_BYTES,
         part -> part.kernel == null
             ? null
             : source.kernel(part, NativeReads.names(asked, source::stored), conditions),

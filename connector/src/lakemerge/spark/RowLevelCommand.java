@@ -34,7 +34,7 @@ final class RowLevelCommand implements SupportsDelta {
 
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-    return table.scan(options);
+    return table.scan(options, true);
   }
 
   @Override
