@@ -162,9 +162,10 @@ def _seen_by_others(path: str, column: str) -> list[object]:
 
 def test_a_command_on_few_bytes_does_not_look_for_its_keys_first(lake: Lake) -> None:
     lake.made()
+    lake("CREATE OR REPLACE TEMPORARY VIEW few AS SELECT explode(array(1L, 9L)) AS id")
     for statement in (
         "UPDATE {}.db.t SET n = n + 1 WHERE id < 3",
-        "MERGE INTO {}.db.t t USING (SELECT explode(array(1L, 9L)) AS id) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET n = 8",
+        "MERGE INTO {}.db.t t USING few s ON t.id = s.id WHEN MATCHED THEN UPDATE SET n = 8",
     ):
         [[plan]] = lake(f"EXPLAIN FORMATTED {statement}")
         assert "WriteDelta" in plan
