@@ -231,7 +231,7 @@ matrix: java $(STAMP)
 # Old packages use what newer ones that they need have deprecated. That is not ours to mend.
 oldest: java $(OLDEST_STAMP)
 	PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python $(OLDEST)/bin/python -m pytest tests/unit tests/conformance/test_arrow.py \
-	  -m "not serial and not long" -W ignore::DeprecationWarning $(NOT_OLDEST) $(ARGS)
+	  -m "not serial" -W ignore::DeprecationWarning $(NOT_OLDEST) $(ARGS)
 
 soak: $(STAMP)
 	$(BIN)/python -m tests.soak $(ARGS)

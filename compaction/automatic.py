@@ -70,7 +70,7 @@ def maintain_after_write(table: OpenTable, version: int | None = None) -> None:
 
 
 def maintain_landed(handle: Handle, begun: int) -> None:
-    """Maintenance after a write by a handle, in this process, if the write has made a version after ``begun``."""
+    """Maintenance after a write by a handle, in this process, if the last commit of the handle is after ``begun``."""
     tip = handle.landed.snapshot
     if tip is not None and tip.version > begun:
         maintain_after_write(OpenTable.without_session(handle, tip))

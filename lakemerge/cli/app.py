@@ -258,7 +258,9 @@ def maintain(
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Run nothing. The exit code is 4 if other engines lag more than lakemerge.publish.maxLag."
+            "--check",
+            help="Run nothing. The exit code is 4 if other engines lag more than lakemerge.publish.maxLag, by this "
+            "host's clock.",
         ),
     ] = False,
     quiet: QuietOption = False,

@@ -118,8 +118,8 @@ def _define(spark: SparkSession, name: str, options: Mapping[str, str]) -> None:
 def _hide(spark: SparkSession) -> None:
     """Have Spark hide storage options in what it tells of a session: the page of a query, and the event log. By itself
     it hides those alone that are called a secret or a token, so not an account's key."""
-    hidden = spark.conf.get(_REDACTION, "") or ""
-    if _OPTIONS not in hidden:
+    hidden = spark.conf.get(_REDACTION)  # Spark's own pattern where nobody has set one
+    if hidden is None or _OPTIONS not in hidden:
         spark.conf.set(_REDACTION, f"{hidden}|{_OPTIONS}" if hidden else _OPTIONS)
 
 

@@ -479,7 +479,10 @@ def commit_overwritten(
         merge_schema=True,
         operation=_OPERATION,
     )
-    return overwrite_arrow(table.handle, table.view, rows, request).rows
+    result = overwrite_arrow(table.handle, table.view, rows, request)
+    table.follow()
+    maintain_after_write(table, result.version)
+    return result.rows
 
 
 def commit_number(table: OpenTable, txn: tuple[str, int]) -> None:

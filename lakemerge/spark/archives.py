@@ -32,4 +32,4 @@ def _forget(phase: str, info: Mapping[str, int]) -> None:
     if phase == "stop" and info["generation"] == _FULL:
         for path, importer in list(sys.path_importer_cache.items()):
             if isinstance(importer, zipimport.zipimporter):
-                del sys.path_importer_cache[path]
+                sys.path_importer_cache.pop(path, None)  # another thread may have taken it out

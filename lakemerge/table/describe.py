@@ -85,8 +85,8 @@ class TableDetail(_Sizes):
     unpublished_slices: int = 0
     """How many file slices lag behind ``published_version``: the rows of these are older."""
     publish_lag_seconds: float = 0.0
-    """How long ago the oldest commit was made whose records other engines do not see, by the store's clock. 0 if they
-    see all."""
+    """How long ago the oldest commit was made whose records other engines do not see, by this host's clock: to learn
+    the store's is a write. 0 if they see all."""
     publish_max_lag_seconds: float | None = None
     """The table property ``lakemerge.publish.maxLag``; ``None`` where it is not set."""
 

@@ -1,4 +1,5 @@
-"""Orders of events, over the real code. ``make test`` plays some, test-all more, and ``make interleavings`` all.
+"""Orders of events, over the real code. ``make test`` plays some of single operations, test-all more, and
+``make interleavings`` all.
 
 Each test prints what it covered and what it cut off. A bad schedule is printed with what is wrong; to play it again,
 pass it to ``python -m tests.interleavings --replay``, and add it to ``test_schedules.py``.

@@ -62,6 +62,7 @@ ONCE_BAD = [
 ]
 
 
+@pytest.mark.every_variant
 @pytest.mark.parametrize("text", ONCE_BAD)
 def test_a_schedule_that_was_bad(text: str) -> None:
     assert replayed(text).problems == ()

@@ -264,6 +264,14 @@ def test_secrets_are_in_no_plan_property_or_error(spark: SparkSession, tmp_path:
     settings = spark._jsparkSession.sessionState().conf()
     told = settings.redactOptions(settings.getAllConfs()).mkString(" ")  # what Spark's event log tells of a session
     assert f"spark.sql.catalog.{name}.storage.key" in told
+    redaction = "spark.sql.redaction.options.regex"
+    assert re.search(spark.conf.get(redaction) or "", "url"), "what Spark hides by itself stays hidden"
+    spark.conf.set(redaction, "mine")
+    lakemerge.catalog(spark, name, warehouse=tmp_path, storage_options={"secret": "hunter2", "key": "AKIA1"})
+    hidden = spark.conf.get(redaction) or ""
+    assert hidden.startswith("mine|")
+    lakemerge.catalog(spark, name, warehouse=tmp_path, storage_options={"secret": "hunter2", "key": "AKIA1"})
+    assert spark.conf.get(redaction) == hidden
     for text in (str(shown), str(caught.value), told):
         assert "hunter2" not in text
         assert "AKIA1" not in text

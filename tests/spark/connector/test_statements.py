@@ -151,8 +151,14 @@ def test_what_the_table_asks_for_follows_each_write(lake: Lake, spark: SparkSess
         "CREATE TABLE {}.db.c TBLPROPERTIES ('key' = 'id', 'ordering' = 'at', "
         f"{publishing}) AS SELECT 1L AS id, 1L AS at, 'a' AS v"
     )
+    copy = str(lake.folder / "db" / "c")
     lake("UPDATE {}.db.c SET v = 'b'")
-    assert _seen_by_others(str(lake.folder / "db" / "c"), "v") == ["b"]
+    assert _seen_by_others(copy, "v") == ["b"]
+    lake(
+        "CREATE OR REPLACE TABLE {}.db.c TBLPROPERTIES ('key' = 'id', 'lakemerge.maintenance.inline' = 'true', "
+        f"{publishing}) AS SELECT 2L AS id, 'c' AS v"
+    )
+    assert _seen_by_others(copy, "v") == ["c"]
 
 
 def _seen_by_others(path: str, column: str) -> list[object]:
