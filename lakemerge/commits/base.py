@@ -32,6 +32,7 @@ from lakemerge.schema.evolution import carries
 
 __all__ = [
     "FileSlicesChangedError",
+    "check_fence",
     "check_not_overtaken",
     "check_same_meaning",
     "commit_records",
@@ -111,11 +112,7 @@ def check_same_meaning(begin: TableView, tip: TableView) -> None:
         raise CommitConflictError("the table's merger or its options changed meanwhile; open the table again and retry")
     if dict(begin.config.constraints) != dict(tip.config.constraints):
         raise CommitConflictError("the table's constraints changed meanwhile; open the table again and retry")
-    if tip.state.fence_begin_version > begin.version:
-        raise CommitConflictError(
-            f"this write began at version {begin.version}, before the vacuum fence {tip.state.fence_begin_version}; "
-            "its files may be gone. Open the table again and retry."
-        )
+    check_fence(begin, tip)
     stored = tip.config.names
     now = {stored.of(field.name): field for field in tip.config.schema}
     for before in begin.config.schema:
@@ -124,6 +121,16 @@ def check_same_meaning(begin: TableView, tip: TableView) -> None:
         gone = after is None and stored.is_on
         if not gone and (after is None or not carries(after.type, before.type)):
             raise CommitConflictError(f"column {before.name!r} changed meanwhile; open the table again and retry")
+
+
+def check_fence(begin: TableView, tip: TableView) -> None:
+    """Raise :class:`CommitConflictError` if a vacuum has since taken files that work prepared at ``begin`` may have
+    written, or if another LakeMerge table was here at ``begin``."""
+    if tip.state.fence_begin_version > begin.version:
+        raise CommitConflictError(
+            f"this began at version {begin.version}, before the vacuum fence {tip.state.fence_begin_version}; "
+            "its files may be gone. Open the table again and retry."
+        )
 
 
 def check_not_overtaken(handle: Handle, begin: TableView) -> None:

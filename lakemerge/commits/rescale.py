@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lakemerge.commits.base import FileSlicesChangedError, check_same_meaning, commit_to, landed, with_buckets
+from lakemerge.commits.base import (
+    FileSlicesChangedError,
+    check_fence,
+    check_same_meaning,
+    commit_to,
+    landed,
+    with_buckets,
+)
 from lakemerge.delta import (
     AlreadyDone,
     Attempt,
@@ -43,6 +50,7 @@ def commit_layout(handle: Handle, begin: TableView, buckets: int) -> Snapshot:
     """
 
     def build(view: TableView) -> Attempt:
+        check_fence(begin, view)
         if view.state.layout_epoch != begin.state.layout_epoch:
             raise CommitConflictError("the bucket count changed meanwhile; open the table again and retry")
         if view.state.restore_epoch != begin.state.restore_epoch:

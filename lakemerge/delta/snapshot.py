@@ -28,7 +28,7 @@ TXN_RETENTION: Final = "delta.setTransactionRetentionDuration"
 _WEEK_MS: Final = 7 * 86_400_000
 _OF_THE_LIBRARY: Final = "lakemerge."
 _OF_STREAMS: Final = "lakemerge.stream."
-_OF_MERGE_SOURCES: Final = "merge-source"
+_OF_MERGE_SOURCES: Final = frozenset({"merge-source", "merge-source-next-id"})
 
 
 def can_expire(app_id: str) -> bool:
@@ -36,7 +36,7 @@ def can_expire(app_id: str) -> bool:
     library's other ids say how far its own work has come. They are few, and without them it would be done again."""
     if app_id.startswith(_OF_STREAMS):
         return True
-    return app_id != _OF_MERGE_SOURCES and not app_id.startswith(_OF_THE_LIBRARY)
+    return app_id not in _OF_MERGE_SOURCES and not app_id.startswith(_OF_THE_LIBRARY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import orjson
 import pyarrow as pa
 
-from lakemerge.commits.base import commit_to, landed, rows_changed
+from lakemerge.commits.base import check_fence, commit_to, landed, rows_changed
 from lakemerge.delta import Attempt, Metadata, Protocol, Snapshot
 from lakemerge.errors import CommitConflictError, CompactFirstError, InputError, SchemaError
 from lakemerge.format.config import CONSTRAINT_PREFIX, REMEMBERED, TableConfig
@@ -172,6 +172,7 @@ def alter_table(
 
     def build(view: TableView) -> Attempt:
         tip = view.snapshot
+        check_fence(begin, view)
         _check_same_definition(begin.state, view.state)
         if remerged or computes:
             _check_no_live_logs(view)

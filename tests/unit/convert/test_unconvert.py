@@ -19,6 +19,7 @@ from lakemerge.convert.unconverting import unconvert_table
 from lakemerge.delta import DeltaLog
 from lakemerge.handle import Handle
 from lakemerge.storage import LocalStore
+from lakemerge.table.alter import SchemaChange, alter
 from lakemerge.table.open_table import OpenTable
 from lakemerge.testing.faults import Call, Fault, FaultStore
 from mergers import default_registry
@@ -153,6 +154,20 @@ def test_what_began_before_cannot_land_later(tmp_path: Path) -> None:
     with pytest.raises(CommitConflictError, match="before the vacuum fence"):
         check_same_meaning(begin, LakeTable.open(tmp_path).opened.view)
     assert listed(LakeTable.open(tmp_path).to_arrow()) == model()
+
+
+def test_a_definition_of_the_table_before_does_not_land(tmp_path: Path) -> None:
+    """Another table was made of the same rows while a change of the first one's definition was about to commit."""
+    made(tmp_path)
+
+    def make_another(_: Call) -> None:
+        LakeTable.open(tmp_path).unconvert()
+        LakeTable.convert(tmp_path, key=["k"], merger="first-row")
+
+    opened, _ = over(tmp_path, Fault(action=make_another, method="put_if_absent", path="_delta_log", at=1))
+    with pytest.raises(CommitConflictError, match="before the vacuum fence"):
+        alter(opened, SchemaChange(add_columns=pa.schema([("extra", pa.int64())])))
+    assert LakeTable.open(tmp_path).detail().merger == "first-row"
 
 
 def test_records_that_land_meanwhile_are_in_it(tmp_path: Path) -> None:

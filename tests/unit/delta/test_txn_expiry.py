@@ -22,6 +22,7 @@ from lakemerge.delta import (
     Txn,
 )
 from lakemerge.handle import Handle
+from lakemerge.merge_source.state import APPLICATION, NEXT_ID
 from lakemerge.storage import open_store
 from tests.relink import relink
 
@@ -128,7 +129,8 @@ def test_without_a_retention_that_can_be_read_nothing_expires(tmp_path: Path, re
 
 
 def test_ids_that_say_how_far_the_librarys_own_work_is_stay(tmp_path: Path) -> None:
-    own = ["lakemerge.ingest.feed", "lakemerge.replay.x", "lakemerge.vacuum", "lakemerge.flow.snapshot", "merge-source"]
+    own = ["lakemerge.ingest.feed", "lakemerge.replay.x", "lakemerge.vacuum", "lakemerge.flow.snapshot", APPLICATION]
+    own.append(NEXT_ID)
     commits = Commits(tmp_path, "interval 1 hour")
     commits.at(1, *(Txn(app, 0, BEGIN_MS) for app in [*own, "lakemerge.stream.1-2-3", "nightly"]))
     assert set(commits.at(50).txns) == set(own)
