@@ -146,8 +146,8 @@ class Handle:
 
     @staticmethod
     def now_ms() -> int:
-        """UTC epoch milliseconds by this host's clock, which may be wrong: to be shown, or told by who may only read.
-        Nothing that changes a table goes by it."""
+        """UTC epoch milliseconds by this host's clock, which may be wrong. Compare it with a time that another process
+        noted only to show how old something is."""
         return time.time_ns() // 1_000_000
 
     def store_now_ms(self) -> int:

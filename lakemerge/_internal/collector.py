@@ -7,10 +7,10 @@ import gc
 import itertools
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-__all__ = ["collector_paused", "spare_survivors"]
+__all__ = ["collector_paused", "spare_survivors", "watch_searches"]
 
 _FULL: Final = 2
 """The generation of a search of the whole process."""
@@ -18,6 +18,7 @@ _ALL_AGAIN: Final = 128
 """One in so many full searches passes over nothing."""
 
 _searches = itertools.count(1)
+_watching: Final[list[Callable[[str], None]]] = []
 
 _turn = threading.RLock()
 """A lock: no other thread may turn the collector on between the check that it is on and turning it off."""
@@ -44,20 +45,33 @@ def collector_paused() -> Iterator[None]:
                 gc.enable()
 
 
+def watch_searches(watch: Callable[[str], None]) -> None:
+    """In a Spark worker, call ``watch("start")`` before each search of the whole process for garbage, and
+    ``watch("stop")`` after it. After each task, and each request of the driver's JVM, the worker has the collector do
+    such a search."""
+    if "SPARK_REUSE_WORKER" in os.environ and watch not in _watching:
+        _watching.append(watch)
+        if _tell not in gc.callbacks:
+            gc.callbacks.append(_tell)
+
+
+def _tell(phase: str, info: Mapping[str, int]) -> None:
+    if info["generation"] == _FULL:
+        for watch in _watching:
+            watch(phase)
+
+
 def spare_survivors() -> None:
-    """In a Spark worker, let each full search for garbage pass over what survived the one before it. Call it once.
+    """In a Spark worker, let each full search for garbage pass over what survived the one before it.
 
-    After each task, and each request of the driver's JVM, the worker has the collector search the whole process. With
-    this library, and the tables that it keeps, that takes longer than to answer a small request. What survived a search
-    is still freed as soon as nothing refers to it. What refers to itself waits until everything is searched again.
+    With this library, and the tables that it keeps, such a search takes longer than to answer a small request. What
+    survived a search is still freed as soon as nothing refers to it. What refers to itself waits until everything is
+    searched again.
     """
-    if "SPARK_REUSE_WORKER" in os.environ and _spare not in gc.callbacks:
-        gc.callbacks.append(_spare)
+    watch_searches(_spare)
 
 
-def _spare(phase: str, info: Mapping[str, int]) -> None:
-    if info["generation"] < _FULL:
-        return
+def _spare(phase: str) -> None:
     if phase == "stop":
         gc.freeze()
     elif not next(_searches) % _ALL_AGAIN:

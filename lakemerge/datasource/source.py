@@ -744,7 +744,6 @@ class _CreatingWriter(DataSourceArrowWriter):
         write = Write(self._handle, staged.begin, spec.frame, spec, provenance, started)
         tasks = sorted((m for m in messages if isinstance(m, _Message)), key=lambda message: message.task)
         staged.finish(write, [message.packed for message in tasks], begun=self._begun, load=load_in_process)
-        maintain_landed(self._handle, self._begun)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Deletes nothing; see the other writer."""

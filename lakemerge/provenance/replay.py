@@ -433,10 +433,7 @@ def commit_frame(
     except BaseException:
         write.discard()
         raise
-    result = finish(write, packed, load_file_slices=load_in_process)
-    table.follow()
-    maintain_after_write(table, result.version)
-    return result.rows
+    return _maintained(table, finish(write, packed, load_file_slices=load_in_process))
 
 
 def _with_states(records: pa.RecordBatchReader) -> tuple[pa.RecordBatchReader, bool, bool]:
@@ -479,10 +476,14 @@ def commit_overwritten(
         merge_schema=True,
         operation=_OPERATION,
     )
-    result = overwrite_arrow(table.handle, table.view, rows, request)
+    return _maintained(table, overwrite_arrow(table.handle, table.view, rows, request))
+
+
+def _maintained(table: OpenTable, written: UpsertResult) -> int:
+    """Follow a write by what the table asks for. Returns how many records it has."""
     table.follow()
-    maintain_after_write(table, result.version)
-    return result.rows
+    maintain_after_write(table, written.version)
+    return written.rows
 
 
 def commit_number(table: OpenTable, txn: tuple[str, int]) -> None:

@@ -127,5 +127,4 @@ class StagedTable:
         discard_packed(self.handle.store, write.pack.name)
         if isinstance(outcome, AlreadyDone):
             raise AssertionError("creating a table is never done already")
-        self.handle.landed.snapshot = outcome.snapshot
         return outcome.snapshot.version

@@ -25,8 +25,7 @@ def _as_it_was() -> Iterator[None]:
     was_on = gc.isenabled()
     gc.enable()
     yield
-    if collector._spare in gc.callbacks:
-        gc.callbacks.remove(collector._spare)
+    collector._watching.clear()
     gc.unfreeze()
     (gc.enable if was_on else gc.disable)()
 
@@ -160,7 +159,7 @@ def test_what_nothing_refers_to_is_freed_at_once() -> None:
 @pytest.mark.usefixtures("_in_a_worker")
 def test_it_is_asked_for_once() -> None:
     spare_survivors()
-    assert gc.callbacks.count(collector._spare) == 1
+    assert (collector._watching, gc.callbacks.count(collector._tell)) == ([collector._spare], 1)
 
 
 def test_only_workers_of_spark_do_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ pytestmark = [
 ROOT = Path(__file__).resolve().parents[3]
 BUDGET = 4 << 20
 QUIET = {"lakemerge.maintenance": "off"}
-WIDE = {"300 columns": 300}
+WIDE = {"300 columns": 300, "400 columns": 400}
 
 WORK = """
 import sys
@@ -116,6 +116,12 @@ CASES = [
     ("hot keys", "a log compaction", BUDGET),
     ("many commits", "reads and compactions", BUDGET),
     ("many commits", "a log compaction", BUDGET),
+    pytest.param(
+        *("400 columns", "reads and compactions", 2 * BUDGET),
+        marks=pytest.mark.xfail(
+            strict=True, reason="not met: 377 to 415 MB of 367; footers and open files are outside of the budget"
+        ),
+    ),
 ]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from lakemerge._internal import collector
 from lakemerge.spark import archives
 from lakemerge.spark.archives import forget_archives
 
@@ -40,8 +41,7 @@ def importers(path: Path) -> int:
 @pytest.fixture(autouse=True)
 def _no_callback() -> Iterator[None]:
     yield
-    if archives._forget in gc.callbacks:
-        gc.callbacks.remove(archives._forget)
+    collector._watching.clear()
 
 
 def test_a_worker_forgets_importers_after_each_task_and_still_imports(
@@ -50,7 +50,7 @@ def test_a_worker_forgets_importers_after_each_task_and_still_imports(
     monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
     forget_archives()
     forget_archives()
-    assert gc.callbacks.count(archives._forget) == 1
+    assert collector._watching == [archives._forget]
     for name in ("first", "second"):
         found = importlib.import_module(f"of_an_archive.{name}")
         assert name == found.NAME

@@ -38,7 +38,7 @@ final class NativeScanBuilder
         SupportsPushDownLimit {
   /**
    * Spark 4.2 first has a command look for the keys that it will change, in a scan of its own, if the keys may rule
-   * out files. Below so many bytes that takes longer than to read all files.
+   * out files. With 97 MB of files that takes longer than to read them all. The limit is an estimate.
    */
   private static final long LOOKED_THROUGH_BYTES = 512 << 20;
 
