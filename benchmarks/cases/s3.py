@@ -14,10 +14,10 @@ from typing import Annotated, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.cases.s3_engines import Credentials, Deltalake, Engine, Iceberg, Lake, Plain
+from benchmarks.cases.s3_engines import UPDATED, Credentials, Deltalake, Engine, Iceberg, Lake, Plain
 from benchmarks.cases.s3_proxy import Proxy, depth, proxied
 from benchmarks.compare.engines import ENGINES
-from benchmarks.compare.queries import AGGREGATE, FILTER, FULL_SCAN, Answer, look_up
+from benchmarks.compare.queries import AGGREGATE, FILTER, FULL_SCAN, Answer, Query, look_up
 from benchmarks.compare.workload import Frame, Parameters, Workload
 from benchmarks.harness import Run
 from benchmarks.measure import Report
@@ -97,7 +97,8 @@ def measure(
     """All steps of all engines. ``iceberg`` is the Python of Iceberg's environment; without it Iceberg is left out."""
     frames = [workload.small(number + 1) for number in range(commits)]
     state = workload.state(workload.initial, frames)
-    asked = (FULL_SCAN, AGGREGATE, FILTER, look_up(*workload.updated_key()))
+    row = look_up(*workload.updated_key())
+    asked = (FULL_SCAN, AGGREGATE, FILTER, row)
     answers = {query.name: workload.answer(state, query) for query in asked}
     at = (bucket, proxy.url, credentials)
 
@@ -114,7 +115,7 @@ def measure(
     for engine in engines():
         meter = _Meter(run.report, proxy, engine.name)
         with closing(engine):
-            engine.load(workload.initial)
+            meter.step("load", partial(engine.load, workload.initial))
             for frame in frames[:-1]:
                 engine.begin()
                 engine.upsert(frame.path)
@@ -130,10 +131,21 @@ def measure(
                     meter.step(f"{when}: {query.name}", partial(engine.answer, query), wrong)
                 if when != "compacted" and (feed := engine.feed()) is not None:
                     meter.step(f"{when}: feed of the last", feed, partial(_strange, frames[-1]))
+            changed = _updated(answers[row.name], row)
+            for step, change, left in (("update", engine.update, changed), ("delete", engine.delete, Answer())):
+                meter.step(f"{step} of one row", partial(change, row.condition or ""))
+                wrong_row = _wrong(left, engine.answer(row))
+                run.report.check(f"{engine.name}, the row after its {step}", [wrong_row] if wrong_row else [])
 
 
 def _wrong(expected: Answer, found: Answer) -> str:
     return "" if found == expected else f"{found!r}, not {expected!r}"[:200]
+
+
+def _updated(found: Answer, row: Query) -> Answer:
+    """The answer of a look-up once the row's comment was updated."""
+    place = row.columns.index("l_comment")
+    return tuple((*values[:place], UPDATED, *values[place + 1 :]) for values in found)
 
 
 def _strange(frame: Frame, feed: pa.Table) -> str:

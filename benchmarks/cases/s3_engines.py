@@ -22,10 +22,11 @@ from benchmarks.elsewhere import Elsewhere
 from benchmarks.tpch import LINEITEM
 from lakemerge import LakeTable
 
-__all__ = ["Credentials", "Deltalake", "Engine", "Iceberg", "Lake", "Plain", "Reader"]
+__all__ = ["UPDATED", "Credentials", "Deltalake", "Engine", "Iceberg", "Lake", "Plain", "Reader"]
 
 Credentials = tuple[str, str]
 """Key and secret."""
+UPDATED = "updated"
 
 
 class Reader(ABC):
@@ -72,6 +73,14 @@ class Engine(Reader):
     @abstractmethod
     def compact(self) -> None:
         """Open the table and compact all of it."""
+
+    @abstractmethod
+    def update(self, condition: str) -> None:
+        """Open the table, and set the comment of the rows that meet a condition to :data:`UPDATED`."""
+
+    @abstractmethod
+    def delete(self, condition: str) -> None:
+        """Open the table, and delete the rows that meet a condition."""
 
     def feed(self) -> Callable[[], pa.Table] | None:
         """Opens the table and takes the changes of the last commit. ``None`` if the engine has no such feed."""
@@ -131,6 +140,12 @@ class Lake(_OnArrow, Engine):
     def compact(self) -> None:
         self._open().compact()
 
+    def update(self, condition: str) -> None:
+        self._open().update_where(condition, {"l_comment": f"'{UPDATED}'"})
+
+    def delete(self, condition: str) -> None:
+        self._open().delete_where(condition)
+
     def feed(self) -> Callable[[], pa.Table]:
         def changes() -> pa.Table:
             table = self._open()
@@ -176,6 +191,12 @@ class Deltalake(_OnArrow, Engine):
     def compact(self) -> None:
         self._open().optimize.compact()
 
+    def update(self, condition: str) -> None:
+        self._open().update(predicate=condition, updates={"l_comment": f"'{UPDATED}'"})
+
+    def delete(self, condition: str) -> None:
+        self._open().delete(condition)
+
 
 class Iceberg(Engine):
     """Iceberg on Spark, in a process and an environment of its own: see :mod:`benchmarks.cases.s3_iceberg`."""
@@ -204,6 +225,12 @@ class Iceberg(Engine):
 
     def compact(self) -> None:
         self._worker.ask("compact", self._place)
+
+    def update(self, condition: str) -> None:
+        self._worker.ask("update_where", self._place, f"l_comment = '{UPDATED}'", condition)
+
+    def delete(self, condition: str) -> None:
+        self._worker.ask("delete_where", self._place, condition)
 
     def close(self) -> None:
         self._worker.close()

@@ -51,5 +51,11 @@ class Table(iceberg.Iceberg):
     def open(self, place: Place) -> int:
         return len(self.spark.table(self.table(place)).schema)
 
+    def update_where(self, place: Place, assignment: str, condition: str) -> None:
+        self.spark.sql(f"UPDATE {self.table(place)} SET {assignment} WHERE {condition}")
+
+    def delete_where(self, place: Place, condition: str) -> None:
+        self.spark.sql(f"DELETE FROM {self.table(place)} WHERE {condition}")
+
     def _rewrite(self, place: Place, options: str) -> None:
         self.spark.sql(f"CALL {_CATALOG}.system.rewrite_data_files(table => '{_BELOW}'{options})")

@@ -101,7 +101,7 @@ def altered(
             if change["constraint"].lower() in constraints or not change["ifExists"]:
                 arguments.setdefault("drop_constraints", []).append(change["constraint"])
         else:
-            _change_column(change, arguments, order)
+            _change_column(change, schema, arguments, order)
     if order[: len(schema.names)] != schema.names:
         arguments["order"] = order
     if "comment" in properties:
@@ -116,7 +116,7 @@ def altered(
     return arguments
 
 
-def _change_column(change: Mapping[str, Any], arguments: dict[str, Any], order: list[str]) -> None:
+def _change_column(change: Mapping[str, Any], schema: pa.Schema, arguments: dict[str, Any], order: list[str]) -> None:
     """Add a change of a column to the arguments, and to the order of the columns."""
     kind, column = change["change"], change["column"]
     name = _dotted(column)
@@ -128,9 +128,10 @@ def _change_column(change: Mapping[str, Any], arguments: dict[str, Any], order: 
     elif kind == "type":
         arguments.setdefault("widen", {})[name] = _type(change["type"])
     elif kind == "nullability":
-        if not change["nullable"]:
+        if change["nullable"]:
+            arguments.setdefault("nullable", []).append(name)
+        elif column not in [[field.name] for field in schema if not field.nullable]:
             raise SchemaError(f"SET NOT NULL of {name}: rows that are there may have nulls")
-        arguments.setdefault("nullable", []).append(name)
     elif kind == "comment":
         arguments.setdefault("comments", {})[name] = change["comment"]
     elif kind == "position":

@@ -6,7 +6,8 @@ divide its key space.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +20,7 @@ from lakemerge.format.keys import BucketId, Key, KeyKinds, check_kinds, key_from
 from lakemerge.format.names import SLICE_TAG, WINNER_TAG
 from lakemerge.format.values import INT32_LIMIT, bucket_count, optional_path, whole_number
 
-__all__ = ["BaseFile", "DecodedFiles", "paths_of", "rows_of"]
+__all__ = ["BaseFile", "BaseFiles", "DecodedFiles", "paths_of", "rows_of"]
 
 _MISREAD = (AttributeError, KeyError, ValueError, TypeError)
 """What a tag raises that is not as ours are."""
@@ -106,40 +107,81 @@ class BaseFile:
             raise _unreadable(add, error) from error
 
 
+@dataclass(frozen=True, slots=True)
+class BaseFiles:
+    """The base files of a version."""
+
+    by_path: Mapping[str, BaseFile]
+    by_bucket: Mapping[BucketId, Sequence[BaseFile]]
+    """The base files of each bucket, in no particular order."""
+    of_minors: frozenset[str]
+    """Paths of winner files, and of base files with deletion vectors. Minor compactions tell of them."""
+
+    def changed_to(self, gone: Collection[str], fresh: Sequence[AddFile], new: Sequence[BaseFile]) -> BaseFiles:
+        """Those of another version.
+
+        :param gone: paths of files that are not in the table any more, or that came again with another ``add``.
+        :param fresh: the ``add`` of each file that is new, or came again.
+        :param new: the base files among them.
+        """
+        by_path, by_bucket = dict(self.by_path), dict(self.by_bucket)
+        lost = [file for path in gone if (file := by_path.pop(path, None)) is not None]
+        for bucket_id in {file.bucket_id for file in lost}:
+            left = [file for file in by_bucket.pop(bucket_id) if file.add.path in by_path]
+            if left:
+                by_bucket[bucket_id] = left
+        came: dict[BucketId, list[BaseFile]] = defaultdict(list)
+        for file in new:
+            by_path[file.add.path] = file
+            came[file.bucket_id].append(file)
+        for bucket_id, files in came.items():
+            by_bucket[bucket_id] = [*by_bucket.get(bucket_id, ()), *files]
+        told = (add.path for add in fresh if add.vector is not None or WINNER_TAG in add.tags)
+        return BaseFiles(by_path, by_bucket, self.of_minors.difference(gone).union(told))
+
+
+_NO_FILES = BaseFiles({}, {}, frozenset())
+
+
 class DecodedFiles:
     """The base files that were decoded last. A version has most files of the version before it. So a read after each
-    commit only decodes files that are new."""
+    commit decodes only files that are new, and touches only their buckets."""
 
     def __init__(self) -> None:
-        self._known: tuple[object, Mapping[str, BaseFile]] = (None, {})
+        self._known: tuple[object, Mapping[str, AddFile], BaseFiles] = (None, {}, _NO_FILES)
 
     def __reduce__(self) -> tuple[type[DecodedFiles], tuple[()]]:
         return DecodedFiles, ()  # executors have no use for them
 
-    def read(
-        self, adds: Iterable[AddFile], stored_partition_by: Sequence[str], kinds: KeyKinds
-    ) -> tuple[BaseFile, ...]:
-        """The base files of a version, in the order of their adds.
+    def read(self, adds: Mapping[str, AddFile], stored_partition_by: Sequence[str], kinds: KeyKinds) -> BaseFiles:
+        """The base files of a version.
 
+        :param adds: the version's data files, by path.
         :param stored_partition_by: as for :meth:`BaseFile.of`.
         :param kinds: the kinds of the table's keys.
         """
-        of, known = self._known
+        of, before, known = self._known
         meaning = (tuple(stored_partition_by), kinds)
         if of != meaning:
-            known = {}
-        found: dict[str, BaseFile] = {}
-        for add in adds:
-            file = known.get(add.path)
-            if file is None or file.add is not add:
-                file = BaseFile.of(add, stored_partition_by)
-                try:
-                    check_kinds(file.lower, kinds)
-                except TypeError as error:
-                    raise TableDamagedError(f"the tag of file {add.path!r}: {error}", path=add.path) from error
-            found[add.path] = file
-        self._known = (meaning, found)
-        return tuple(found.values())
+            before, known = {}, _NO_FILES
+        # These two look at each file of the table, so they do as little as can be.
+        fresh = [add for path, add in adds.items() if before.get(path) is not add]
+        gone = [path for path in before if path not in adds]
+        if fresh or gone:
+            own = [add for add in fresh if WINNER_TAG not in add.tags]
+            new = [_checked(BaseFile.of(add, stored_partition_by), kinds) for add in own]
+            gone += [add.path for add in fresh if add.path in before]
+            known = known.changed_to(gone, fresh, new)
+        self._known = (meaning, adds, known)
+        return known
+
+
+def _checked(file: BaseFile, kinds: KeyKinds) -> BaseFile:
+    try:
+        check_kinds(file.lower, kinds)
+    except TypeError as error:
+        raise TableDamagedError(f"the tag of file {file.add.path!r}: {error}", path=file.add.path) from error
+    return file
 
 
 def rows_of(adds: Iterable[AddFile]) -> int:

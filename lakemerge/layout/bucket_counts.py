@@ -8,7 +8,7 @@ buckets. No two buckets share a key. Source: docs/table-format.md, section 2.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from lakemerge.errors import TableDamagedError
@@ -31,7 +31,7 @@ class Layout:
     """The smaller counts that occur."""
 
     @staticmethod
-    def of(base_files: Sequence[BaseFile], buckets: int) -> Layout:
+    def of(base_files: Collection[BaseFile], buckets: int) -> Layout:
         """The layout of base files. Raises :class:`TableDamagedError` if a file has a larger count, or shares keys with
         another bucket."""
         counts = sorted({base.buckets for base in base_files} | {buckets})

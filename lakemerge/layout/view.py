@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -18,14 +18,14 @@ from lakemerge._internal.cached import cached_property
 from lakemerge._internal.collector import collector_paused
 from lakemerge.delta import Snapshot
 from lakemerge.errors import TableDamagedError
-from lakemerge.format.base_file import BaseFile, DecodedFiles
+from lakemerge.format.base_file import BaseFile, BaseFiles, DecodedFiles
 from lakemerge.format.block_index import DecodedLogs, LogCommit
 from lakemerge.format.config import TableConfig
 from lakemerge.format.expiries import Expiry, expiries_of
 from lakemerge.format.keys import BucketId, Key, KeyKinds, KeySpan, SoughtKeys, key_kinds
 from lakemerge.format.log_block import LogBlock
 from lakemerge.format.minor import Minor, RowFile
-from lakemerge.format.names import LOG_DOMAIN_PREFIX, MINOR_DOMAIN_PREFIX, WINNER_TAG
+from lakemerge.format.names import LOG_DOMAIN_PREFIX, MINOR_DOMAIN_PREFIX
 from lakemerge.format.reset import Resets
 from lakemerge.format.state import State
 from lakemerge.layout.bucket_counts import Layout
@@ -146,6 +146,7 @@ class TableView:
         self.store = store
         self._decoded = decoded or DecodedLogs()
         self._decoded_files = files or DecodedFiles()
+        self._made: dict[BucketId, Sequence[FileSlice]] = {}
 
     @property
     def version(self) -> int:
@@ -156,10 +157,13 @@ class TableView:
         return State.of(self.snapshot)
 
     @cached_property
-    def base_files(self) -> tuple[BaseFile, ...]:
-        adds = (add for add in self.snapshot.files.values() if WINNER_TAG not in add.tags)
+    def _files(self) -> BaseFiles:
         with collector_paused():
-            return self._decoded_files.read(adds, self.config.stored_partition_by, self.key_kinds)
+            return self._decoded_files.read(self.snapshot.files, self.config.stored_partition_by, self.key_kinds)
+
+    @cached_property
+    def base_files(self) -> tuple[BaseFile, ...]:
+        return tuple(self._files.by_path.values())
 
     @property
     def key_kinds(self) -> KeyKinds:
@@ -213,8 +217,7 @@ class TableView:
         minors = {path: minor.with_adds(files) for path, minor in minors.items()}
         known = {path for path, minor in minors.items() if minor.published}
         known.update(winner.path for minor in minors.values() if minor.published for winner in minor.winners)
-        told = {path for path, add in files.items() if add.vector is not None or WINNER_TAG in add.tags}
-        if strange := told - known:
+        if strange := self._files.of_minors - known:
             raise TableDamagedError(
                 f"version {self.version} has deletion vectors or winner files that no minor compaction tells of "
                 f"({sorted(strange)[:10]}); another writer than LakeMerge must have changed it",
@@ -235,32 +238,52 @@ class TableView:
 
         Raises :class:`TableDamagedError` for a live log that was written under another merger.
         """
-        commits = self.log_commits
+        buckets = self._buckets  # which may ask the store
         with collector_paused():
-            blocks = [block for commit in commits for block in commit.blocks]
-            file_slices = tuple(
-                build_file_slices(
-                    self.base_files,
-                    blocks,
-                    buckets=self.config.buckets or 1,
-                    minors=self.minors,
-                    resets=self.resets,
-                )
-            )
-        strange = {commit.version for commit in commits if commit.merger_epoch != self.state.merger_epoch}
-        if strange and any(block.version in strange for file_slice in file_slices for block in file_slice.blocks):
+            return tuple([part for bucket_id in buckets.all() for part in self.file_slices_of(bucket_id)])
+
+    def file_slices_of(self, bucket_id: BucketId) -> Sequence[FileSlice]:
+        """The file slices of a bucket, by key; none if it has neither files nor live logs. Those of other buckets are
+        not made. Raises as :attr:`file_slices`."""
+        known = self._made.get(bucket_id)
+        if known is None:
+            made = self._buckets.file_slices(bucket_id)
+            known = self._made[bucket_id] = [self._checked(file_slice) for file_slice in made]
+        return known
+
+    @property
+    def file_slice_count(self) -> int:
+        """How many file slices there are at most. Buckets whose logs are all dead count as one. None is made."""
+        files = self._files
+        return len(files.by_path) + len(self._buckets.logs.keys() - files.by_bucket.keys())
+
+    def _checked(self, file_slice: FileSlice) -> FileSlice:
+        strange = self._strange
+        if strange and any(block.version in strange for block in file_slice.blocks):
             raise TableDamagedError(
                 f"version {self.version} has live logs (of versions {sorted(strange)}) that were written under another "
                 "merger than it has now; another writer than LakeMerge must have changed it",
                 versions=tuple(sorted(strange)),
             )
-        expiries = expiries_of(self.snapshot)
-        if not expiries:
-            return file_slices
-        return tuple(
-            file_slice if file_slice.tombstones is None else replace(file_slice, expiries=expiries)
-            for file_slice in file_slices
-        )
+        expiries = self._expiries
+        return replace(file_slice, expiries=expiries) if expiries and file_slice.tombstones is not None else file_slice
+
+    @cached_property
+    def _strange(self) -> frozenset[int]:
+        """Versions whose logs were written under another merger."""
+        epoch = self.state.merger_epoch
+        return frozenset(commit.version for commit in self.log_commits if commit.merger_epoch != epoch)
+
+    @cached_property
+    def _expiries(self) -> tuple[Expiry, ...]:
+        return expiries_of(self.snapshot)
+
+    @cached_property
+    def _buckets(self) -> _Buckets:
+        commits, layout, minors = self.log_commits, self.layout, self.minors
+        with collector_paused():
+            logs = _logs_of((block for commit in commits for block in commit.blocks), layout)
+        return _Buckets(layout, self._files.by_bucket, logs, minors, self.resets)
 
     @cached_property
     def layout(self) -> Layout:
@@ -268,11 +291,8 @@ class TableView:
 
     @cached_property
     def file_slices_by_bucket(self) -> Mapping[BucketId, Sequence[FileSlice]]:
-        """The file slices of each bucket, by key."""
-        found: dict[BucketId, list[FileSlice]] = defaultdict(list)
-        for file_slice in self.file_slices:
-            found[file_slice.bucket_id].append(file_slice)
-        return dict(found)
+        """The file slices of each bucket that has any, by key."""
+        return {part: found for part in self._buckets.all() if (found := self.file_slices_of(part))}
 
     @property
     def is_empty(self) -> bool:
@@ -309,15 +329,42 @@ def build_file_slices(
     by_bucket: dict[BucketId, list[BaseFile]] = defaultdict(list)
     for base in base_files:
         by_bucket[base.bucket_id].append(base)
+    found = _Buckets(layout, by_bucket, _logs_of(blocks, layout), minors, resets)
+    for bucket_id in found.all():
+        yield from found.file_slices(bucket_id)
+
+
+def _logs_of(blocks: Iterable[LogBlock], layout: Layout) -> Mapping[BucketId, Sequence[LogBlock]]:
+    """The log blocks of each bucket, in the order in which they come."""
     logs: dict[BucketId, list[LogBlock]] = defaultdict(list)
     for block in blocks:
         for bucket_id in layout.slices_of(block):
             logs[bucket_id].append(block)
-    for bucket_id in by_bucket.keys() | logs.keys():
-        count = layout.buckets_of(bucket_id)
-        reset = resets.through(bucket_id.partition)
-        files, own = by_bucket.get(bucket_id, ()), logs.get(bucket_id, ())
-        yield from _file_slices_of(bucket_id, count, files, own, minors, reset)
+    return dict(logs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Buckets:
+    """What the file slices of each bucket are made of."""
+
+    layout: Layout
+    files: Mapping[BucketId, Sequence[BaseFile]]
+    logs: Mapping[BucketId, Sequence[LogBlock]]
+    minors: Mapping[str, Minor]
+    resets: Resets
+
+    def all(self) -> Collection[BucketId]:
+        return self.files.keys() | self.logs.keys()
+
+    def file_slices(self, bucket_id: BucketId) -> Iterator[FileSlice]:
+        return _file_slices_of(
+            bucket_id,
+            self.layout.buckets_of(bucket_id),
+            self.files.get(bucket_id, ()),
+            self.logs.get(bucket_id, ()),
+            self.minors,
+            self.resets.through(bucket_id.partition),
+        )
 
 
 def _file_slices_of(

@@ -38,11 +38,12 @@ _lock = threading.Lock()
 
 def note_read(view: TableView, read: Sequence[FileSlice]) -> None:
     """A read of some file slices of a version begins."""
-    if not view.file_slices:
+    there = view.file_slice_count
+    if not there:
         return
     with _lock:
         counted = _of(view)
-        counted.since += len(read) / len(view.file_slices)
+        counted.since += len(read) / there
         counted.has_read = True
 
 

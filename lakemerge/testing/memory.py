@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -33,8 +34,11 @@ class Bucket:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     written: int = 0
     """How many objects were ever written."""
+    _names: list[bytes] = field(init=False, repr=False)
+    """The paths as bytes, in order, so that a listing finds its first one at once."""
 
     def __post_init__(self) -> None:
+        self._names = sorted(map(str.encode, self._objects))
         _buckets[self.name] = self
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -63,6 +67,8 @@ class Bucket:
                 instead_of is not None and (there is None or there.token != instead_of)
             ):
                 return False
+            if there is None:
+                insort(self._names, path.encode())
             self.written += 1
             now_ms = time.time_ns() // 1_000_000
             self._objects[path] = _Object(pa.py_buffer(data), now_ms, str(self.written))
@@ -77,7 +83,9 @@ class Bucket:
             there = self._objects.get(path)
             if there is not None and token is not None and there.token != token:
                 return False
-            self._objects.pop(path, None)
+            if there is not None:
+                del self._objects[path]
+                del self._names[bisect_left(self._names, path.encode())]
             return True
 
     def contents(self) -> dict[str, bytes]:
@@ -85,10 +93,16 @@ class Bucket:
         with self._lock:
             return {path: found.data.to_pybytes() for path, found in self._objects.items()}
 
-    def paths(self, prefix: str) -> list[str]:
-        """Paths with the prefix, sorted as bytes."""
+    def paths(self, prefix: str, *, after: str = "") -> list[str]:
+        """Paths with the prefix, sorted as bytes.
+
+        :param after: only those that come after this one.
+        """
+        begin = prefix.encode()
         with self._lock:
-            return sorted((path for path in self._objects if path.startswith(prefix)), key=str.encode)
+            start = max(bisect_left(self._names, begin), bisect_right(self._names, after.encode()))
+            end = bisect_left(self._names, begin + b"\xff")  # a byte that no name has
+            return [name.decode() for name in self._names[start:end]]
 
 
 _buckets: dict[str, Bucket] = {}
@@ -130,8 +144,8 @@ class MemoryStore(Store):
 
     def list(self, folder: str, *, start_after: str = "") -> Iterator[FileStat]:
         prefix = f"{self._at(folder)}/" if folder else self.prefix
-        paths = (path.removeprefix(self.prefix) for path in self.bucket.paths(prefix))
-        found = ((path, self.bucket.read(self.prefix + path)) for path in paths if _is_after(path, start_after))
+        places = self.bucket.paths(prefix, after=self.prefix + start_after if start_after else "")
+        found = ((place.removeprefix(self.prefix), self.bucket.read(place)) for place in places)
         return iter([_file_stat(path, there) for path, there in found if there is not None])
 
     def folders(self, folder: str) -> Sequence[str]:
@@ -183,10 +197,6 @@ class MemoryStore(Store):
         if found is None:
             raise FileNotFoundError(2, "No such object", f"{self.url}/{path}")
         return found
-
-
-def _is_after(path: str, mark: str) -> bool:
-    return path.encode() > mark.encode()
 
 
 def _file_stat(path: str, found: _Object) -> FileStat:

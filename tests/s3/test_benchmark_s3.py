@@ -44,7 +44,8 @@ def test_every_step_of_every_engine(endpoint: Endpoint, place: str, tmp_path: Pa
     # The hint, the log's end, a checkpoint beside at most four commits, a newer commit beside the footer, the rows.
     assert requests["lakemerge", "compacted: key look-up"] <= 10
     assert {what for case, what in requests if case == "lakemerge" and not what.endswith(": deep")} == {
-        "open", "upsert to an open table", "an unchanged open table", "3 commits: feed of the last", "compaction",
+        "load", "open", "upsert to an open table", "an unchanged open table", "3 commits: feed of the last",
+        "compaction", "update of one row", "delete of one row",
         *(f"{when}: {query}" for when in ("3 commits", "compacted")
           for query in ("full scan", "two-column aggregate", "filter on one week", "key look-up")),
     }  # fmt: skip

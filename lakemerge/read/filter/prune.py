@@ -97,7 +97,7 @@ def file_slices_of_keys(view: TableView, keys: pa.Table, *, exact: bool = False)
     narrowed = []
     for start, end in pairwise([*starts, len(slots)]):
         asked = tuple(column.slice(start, end - start) for column in columns)
-        file_slices = view.file_slices_by_bucket.get(placed.bucket(int(slots[start])), ())
+        file_slices = view.file_slices_of(placed.bucket(int(slots[start])))
         narrowed += [narrowed_to_keys(file_slice, asked, exact=exact) for file_slice in file_slices]
     return [file_slice for file_slice in narrowed if file_slice is not None]
 

@@ -47,7 +47,7 @@ def test_what_cannot_define_a_table(properties: dict[str, str], message: str) ->
 
 
 def change(*changes: dict[str, Any]) -> dict[str, Any]:
-    return altered(changes, pa.schema([("id", pa.int64()), ("v", pa.string())]))
+    return altered(changes, pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())]))
 
 
 def test_changes_of_columns_go_into_one_call() -> None:
@@ -59,6 +59,7 @@ def test_changes_of_columns_go_into_one_call() -> None:
     assert change({"change": "position", "column": ["v"], "first": True}) == {"order": ["v", "id"]}
     assert change({"change": "type", "column": ["s", "n"], "type": '"long"'}) == {"widen": {"`s`.`n`": pa.int64()}}
     assert change({"change": "nullability", "column": ["v"], "nullable": True}) == {"nullable": ["`v`"]}
+    assert change({"change": "nullability", "column": ["id"], "nullable": False}) == {}, "it is so already"
 
 
 def test_changes_of_properties() -> None:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import decimal
+import random
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from lakemerge import LakeTable
 from lakemerge.delta import AddFile
 from lakemerge.errors import TableDamagedError
-from lakemerge.format.base_file import BaseFile, DecodedFiles
+from lakemerge.format.base_file import BaseFile, BaseFiles, DecodedFiles
 from lakemerge.format.keys import BucketId, Key, key_from_json, key_to_json
 from lakemerge.format.log_block import LogBlock, LogFile
-from lakemerge.format.names import SLICE_TAG
+from lakemerge.format.names import SLICE_TAG, WINNER_TAG
+from lakemerge.layout import view as view_module
 from lakemerge.layout.view import FileSlice, build_file_slices
 
 FILE = LogFile("_lakemerge/log/x.parquet", 100, ("k",))
@@ -166,16 +173,71 @@ def test_a_later_version_decodes_only_its_new_files(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(BaseFile, "of", staticmethod(counted))
     first = [base(None, bucket=number).add for number in range(3)]
-    files = decoded.read(first, [], (int,))
-    assert [file.bucket_id.bucket for file in files] == [0, 1, 2]
+    paths = [add.path for add in first]
+    adds = dict(zip(paths, first, strict=True))
+    files = decoded.read(adds, [], (int,))
+    assert [files.by_path[path].bucket_id.bucket for path in paths] == [0, 1, 2]
     del seen[:]
     changed = replace(first[1], size_bytes=7)
-    again = decoded.read([first[0], changed, first[2]], [], (int,))
+    again = decoded.read(adds | {changed.path: changed}, [], (int,))
     assert seen == [changed.path]
-    assert [file.add.size_bytes for file in again] == [1000, 7, 1000]
-    assert again[0] is files[0]
+    assert [again.by_path[path].add.size_bytes for path in paths] == [1000, 7, 1000]
+    assert again.by_path[paths[0]] is files.by_path[paths[0]]
     del seen[:]
-    assert decoded.read(first[:1], [], (str,)) == files[:1], "a file without bounds fits any key"
-    assert seen == [first[0].path], "what a tag means depends on the table's definition"
+    one = decoded.read({paths[0]: first[0]}, [], (str,))
+    assert list(one.by_path.values()) == [files.by_path[paths[0]]], "a file without bounds fits any key"
+    assert seen == [paths[0]], "what a tag means depends on the table's definition"
+    bounded = base(3).add
     with pytest.raises(TableDamagedError, match="the tag of file"):
-        decoded.read([base(3).add], [], (str,))
+        decoded.read({bounded.path: bounded}, [], (str,))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_files_of_a_later_version_are_those_that_are_decoded_anew(seed: int) -> None:
+    """Files come, go, come again with another ``add``, and get deletion vectors; versions are read out of order."""
+    draw, decoded, versions = random.Random(seed), DecodedFiles(), [dict[str, AddFile]()]
+    for _ in range(12):
+        adds = dict(versions[-1])
+        for path in draw.sample(sorted(adds), min(len(adds), draw.randrange(3))):
+            if draw.random() < 0.5:
+                del adds[path]
+            else:
+                adds[path] = replace(adds[path], size_bytes=draw.randrange(1, 99))
+        for _ in range(draw.randrange(3)):
+            bucket, lower = draw.randrange(3), draw.choice([None, 1, 2])
+            file = base(lower, bucket=bucket).add
+            tags = file.tags if draw.random() < 0.7 else {WINNER_TAG: "{}"}
+            adds[file.path] = replace(file, tags=tags)
+        versions.append(adds)
+    for adds in (*versions, *draw.sample(versions, 6)):
+        found, anew = decoded.read(adds, [], (int,)), DecodedFiles().read(adds, [], (int,))
+        assert dict(found.by_path) == dict(anew.by_path)
+        assert found.of_minors == anew.of_minors
+        assert _by_bucket(found) == _by_bucket(anew)
+        assert all(found.by_path[path].add is adds[path] for path in found.by_path)
+
+
+def _by_bucket(files: BaseFiles) -> dict[BucketId, list[str]]:
+    return {bucket_id: sorted(file.add.path for file in own) for bucket_id, own in files.by_bucket.items()}
+
+
+def test_a_look_up_makes_the_file_slices_of_its_buckets_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[BucketId] = []
+    right = view_module._file_slices_of
+
+    def counted(bucket_id: BucketId, *rest: Any) -> Iterator[FileSlice]:
+        made.append(bucket_id)
+        return right(bucket_id, *rest)
+
+    monkeypatch.setattr(view_module, "_file_slices_of", counted)
+    table = LakeTable.create(tmp_path / "t", "k BIGINT, v STRING", key=["k"], buckets=8)
+    table.upsert(pa.table({"k": list(range(100)), "v": ["a"] * 100}))
+    table.upsert(pa.table({"k": [7], "v": ["b"]}))
+    opened = LakeTable.open(tmp_path / "t")
+    del made[:]
+    assert opened.get({"k": 7}) == {"k": 7, "v": "b"}
+    assert len(made) == 1
+    assert opened.opened.view.file_slice_count == 8
+    assert len(made) == 1
+    assert len(opened.to_arrow()) == 100
+    assert len(made) == len(set(made)) == 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 
 import pytest
@@ -42,3 +43,19 @@ def test_a_bucket_gets_older() -> None:
     assert after is not None
     assert before.modified_ms - after.modified_ms == 5000
     assert store.delete_exact([after]) == ()
+
+
+def test_listings_of_a_bucket_are_those_of_a_plain_set() -> None:
+    draw, bucket, known = random.Random(1), Bucket("listed"), set[str]()
+    names = ["a", "a/b", "a/é", "a/\U0001f600", "a/\uffff", "a0", "b/c", "b/d/e"]
+    for _ in range(300):
+        name = draw.choice(names)
+        if draw.random() < 0.5:
+            bucket.write(name, b"")
+            known.add(name)
+        else:
+            bucket.remove(name)
+            known.discard(name)
+        prefix, after = draw.choice(["", "a", "a/", "b/", "c"]), draw.choice(["", *names])
+        expected = [path for path in known if path.startswith(prefix) and path.encode() > after.encode()]
+        assert bucket.paths(prefix, after=after) == sorted(expected, key=str.encode)

@@ -1,0 +1,3 @@
+{{ config(materialized='table', tblproperties={'key': 'id'}) }}
+
+select id, max(at) as at from {{ ref('raw_orders') }} group by id

@@ -1,0 +1,3 @@
+{{ config(materialized='ephemeral') }}
+
+select id, state, at from {{ ref('raw_orders') }} where at >= 10
