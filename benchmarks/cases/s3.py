@@ -131,11 +131,18 @@ def measure(
                     meter.step(f"{when}: {query.name}", partial(engine.answer, query), wrong)
                 if when != "compacted" and (feed := engine.feed()) is not None:
                     meter.step(f"{when}: feed of the last", feed, partial(_strange, frames[-1]))
-            changed = _updated(answers[row.name], row)
-            for step, change, left in (("update", engine.update, changed), ("delete", engine.delete, Answer())):
-                meter.step(f"{step} of one row", partial(change, row.condition or ""))
-                wrong_row = _wrong(left, engine.answer(row))
-                run.report.check(f"{engine.name}, the row after its {step}", [wrong_row] if wrong_row else [])
+            _change_one_row(meter, engine, row, answers[row.name])
+
+
+def _change_one_row(meter: _Meter, engine: Engine, row: Query, answer: Answer) -> None:
+    """Update and delete the row of a look-up, which has an answer, and look it up after each."""
+    condition = row.condition
+    if condition is None:
+        raise ValueError(f"{row.name} has no condition: the whole table would be changed")
+    for step, change, left in (("update", engine.update, _updated(answer, row)), ("delete", engine.delete, Answer())):
+        meter.step(f"{step} of one row", partial(change, condition))
+        wrong = _wrong(left, engine.answer(row))
+        meter.report.check(f"{engine.name}, the row after its {step}", [wrong] if wrong else [])
 
 
 def _wrong(expected: Answer, found: Answer) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,17 +17,18 @@ from lakemerge import LakeTable
 
 __all__ = ["scale_rows", "step"]
 
-_BUCKET_ROWS = 1_500_000
+_BUCKET_ROWS = 1_562_500
+"""A 64th of 100,000,000. A table has a power of two of buckets, so sizes that are a power of two apart compare best."""
 _LOOK_UPS = 20
 _STEPS = ("load", "upsert", "look-ups", "scan", "compaction of a bucket", "minor compaction", "scan again")
 _FLAT = 1.3
-"""A step may have so many times the memory that it has with a tenth of the rows."""
+"""A step may have so many times the memory that it has in the smallest table."""
 
 
 def scale_rows(
     run: Run,
     *,
-    rows: Annotated[tuple[int, ...], "of each table, the smallest first"] = (10_000_000, 100_000_000),
+    rows: Annotated[tuple[int, ...], "of each table, the smallest first"] = (12_500_000, 100_000_000),
     commit_rows: Annotated[int, "of each of three upserts, with keys all over the table"] = 100_000,
 ) -> None:
     """Tables of many rows without Spark: load, upserts, look-ups, scans, compactions, each in a process of its own.
@@ -58,7 +60,7 @@ def step(name: str, path: str, rows: int, commit_rows: int) -> dict[str, Any]:
 
 def _done(name: str, path: Path, rows: int, commit_rows: int) -> list[str]:
     if name == "load":
-        table = loaded(path, rows, np.random.default_rng(0), buckets=max(4, rows // _BUCKET_ROWS))
+        table = loaded(path, rows, np.random.default_rng(0), buckets=1 << max(2, round(math.log2(rows / _BUCKET_ROWS))))
         return [] if table.detail().base_rows == rows else [f"{table.detail().base_rows} rows were loaded"]
     table = LakeTable.open(path)
     if name == "upsert":

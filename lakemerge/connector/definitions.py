@@ -131,7 +131,9 @@ def _change_column(change: Mapping[str, Any], schema: pa.Schema, arguments: dict
         if change["nullable"]:
             arguments.setdefault("nullable", []).append(name)
         elif column not in [[field.name] for field in schema if not field.nullable]:
-            raise SchemaError(f"SET NOT NULL of {name}: rows that are there may have nulls")
+            raise SchemaError(
+                f"SET NOT NULL of {name}: it is refused, unless a column has it already, because rows may have nulls"
+            )
     elif kind == "comment":
         arguments.setdefault("comments", {})[name] = change["comment"]
     elif kind == "position":

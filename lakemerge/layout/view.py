@@ -244,35 +244,24 @@ class TableView:
 
     def file_slices_of(self, bucket_id: BucketId) -> Sequence[FileSlice]:
         """The file slices of a bucket, by key; none if it has neither files nor live logs. Those of other buckets are
-        not made. Raises as :attr:`file_slices`."""
+        not made. Raises as :attr:`file_slices`, whichever bucket is damaged."""
         known = self._made.get(bucket_id)
         if known is None:
-            made = self._buckets.file_slices(bucket_id)
-            known = self._made[bucket_id] = [self._checked(file_slice) for file_slice in made]
+            buckets = self._buckets
+            if bucket_id not in buckets.files and bucket_id not in buckets.logs:
+                return ()  # not kept: callers may ask for any number of buckets
+            known = self._made[bucket_id] = list(map(self._with_expiries, buckets.file_slices(bucket_id)))
         return known
 
-    @property
+    @cached_property
     def file_slice_count(self) -> int:
         """How many file slices there are at most. Buckets whose logs are all dead count as one. None is made."""
         files = self._files
-        return len(files.by_path) + len(self._buckets.logs.keys() - files.by_bucket.keys())
+        return len(files.by_path) + sum(bucket_id not in files.by_bucket for bucket_id in self._buckets.logs)
 
-    def _checked(self, file_slice: FileSlice) -> FileSlice:
-        strange = self._strange
-        if strange and any(block.version in strange for block in file_slice.blocks):
-            raise TableDamagedError(
-                f"version {self.version} has live logs (of versions {sorted(strange)}) that were written under another "
-                "merger than it has now; another writer than LakeMerge must have changed it",
-                versions=tuple(sorted(strange)),
-            )
+    def _with_expiries(self, file_slice: FileSlice) -> FileSlice:
         expiries = self._expiries
         return replace(file_slice, expiries=expiries) if expiries and file_slice.tombstones is not None else file_slice
-
-    @cached_property
-    def _strange(self) -> frozenset[int]:
-        """Versions whose logs were written under another merger."""
-        epoch = self.state.merger_epoch
-        return frozenset(commit.version for commit in self.log_commits if commit.merger_epoch != epoch)
 
     @cached_property
     def _expiries(self) -> tuple[Expiry, ...]:
@@ -280,10 +269,19 @@ class TableView:
 
     @cached_property
     def _buckets(self) -> _Buckets:
+        """Raises :class:`TableDamagedError` for a live log that was written under another merger, in any bucket."""
         commits, layout, minors = self.log_commits, self.layout, self.minors
         with collector_paused():
             logs = _logs_of((block for commit in commits for block in commit.blocks), layout)
-        return _Buckets(layout, self._files.by_bucket, logs, minors, self.resets)
+            found = _Buckets(layout, self._files.by_bucket, logs, minors, self.resets)
+        strange = {commit.version for commit in commits if commit.merger_epoch != self.state.merger_epoch}
+        if strange and strange & found.live_versions(strange):
+            raise TableDamagedError(
+                f"version {self.version} has live logs (of versions {sorted(strange)}) that were written under another "
+                "merger than it has now; another writer than LakeMerge must have changed it",
+                versions=tuple(sorted(strange)),
+            )
+        return found
 
     @cached_property
     def layout(self) -> Layout:
@@ -353,8 +351,25 @@ class _Buckets:
     minors: Mapping[str, Minor]
     resets: Resets
 
+    def __post_init__(self) -> None:
+        """Raises :class:`TableDamagedError` if the files of a bucket do not divide its keys: one of them has no lower
+        bound. All buckets are looked at, so that a damaged table is not written to."""
+        for bucket_id, files in self.files.items():
+            if len(files) == 1 and files[0].lower is None:
+                continue
+            if sum([file.lower is None for file in files]) != 1:
+                raise TableDamagedError(
+                    f"the base files of bucket {bucket_id} do not divide its keys: {[file.add.path for file in files]}",
+                    bucket_id=bucket_id,
+                )
+
     def all(self) -> Collection[BucketId]:
         return self.files.keys() | self.logs.keys()
+
+    def live_versions(self, among: Collection[int]) -> set[int]:
+        """The versions of live blocks in buckets that have blocks of some versions."""
+        some = [part for part, blocks in self.logs.items() if any(block.version in among for block in blocks)]
+        return {block.version for part in some for each in self.file_slices(part) for block in each.blocks}
 
     def file_slices(self, bucket_id: BucketId) -> Iterator[FileSlice]:
         return _file_slices_of(
@@ -388,11 +403,6 @@ def _file_slices_of(
         yield FileSlice(bucket_id, buckets, file, blocks=alive, minor=minor, reset=reset)
         return
     ordered = sorted(files, key=lambda file: () if file.lower is None else file.lower)
-    if ordered[0].lower is not None or any(file.lower is None for file in ordered[1:]):
-        raise TableDamagedError(
-            f"the base files of bucket {bucket_id} do not divide its keys: {[file.add.path for file in ordered]}",
-            bucket_id=bucket_id,
-        )
     bounds = [file.lower for file in ordered[1:] if file.lower is not None]
     found = [minors.get(file.add.path) for file in ordered]
     through = [_merged_through(file, minor, reset) for file, minor in zip(ordered, found, strict=True)]

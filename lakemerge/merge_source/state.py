@@ -153,7 +153,7 @@ class Meta:
     left_out: int = 0
     """How many values are left out of matching."""
     bars: bool = False
-    """Whether an id with a bar was ever seen. Only then can two composite ids be equal."""
+    """Whether an id with a bar was seen since the last full run. Only then can two composite ids be equal."""
 
     def to_text(self) -> str:
         return orjson.dumps(self).decode()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import decimal
+import json
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,15 @@ import pytest
 
 from lakemerge import LakeTable
 from lakemerge.delta import AddFile
+from lakemerge.delta.vectors import DeletionVector
 from lakemerge.errors import TableDamagedError
 from lakemerge.format.base_file import BaseFile, BaseFiles, DecodedFiles
 from lakemerge.format.keys import BucketId, Key, key_from_json, key_to_json
 from lakemerge.format.log_block import LogBlock, LogFile
-from lakemerge.format.names import SLICE_TAG, WINNER_TAG
+from lakemerge.format.names import LOG_DOMAIN_PREFIX, SLICE_TAG, WINNER_TAG
 from lakemerge.layout import view as view_module
 from lakemerge.layout.view import FileSlice, build_file_slices
+from tests.relink import relink
 
 FILE = LogFile("_lakemerge/log/x.parquet", 100, ("k",))
 
@@ -194,7 +198,7 @@ def test_a_later_version_decodes_only_its_new_files(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("seed", range(20))
 def test_files_of_a_later_version_are_those_that_are_decoded_anew(seed: int) -> None:
-    """Files come, go, come again with another ``add``, and get deletion vectors; versions are read out of order."""
+    """Files come, go, come again with another ``add`` or deletion vector; versions are read out of order."""
     draw, decoded, versions = random.Random(seed), DecodedFiles(), [dict[str, AddFile]()]
     for _ in range(12):
         adds = dict(versions[-1])
@@ -202,19 +206,23 @@ def test_files_of_a_later_version_are_those_that_are_decoded_anew(seed: int) -> 
             if draw.random() < 0.5:
                 del adds[path]
             else:
-                adds[path] = replace(adds[path], size_bytes=draw.randrange(1, 99))
+                vector = draw.choice([None, DeletionVector("x", draw.randrange(9), 1, 1)])
+                adds[path] = replace(adds[path], size_bytes=draw.randrange(1, 99), vector=vector)
         for _ in range(draw.randrange(3)):
             bucket, lower = draw.randrange(3), draw.choice([None, 1, 2])
             file = base(lower, bucket=bucket).add
             tags = file.tags if draw.random() < 0.7 else {WINNER_TAG: "{}"}
             adds[file.path] = replace(file, tags=tags)
         versions.append(adds)
+    earlier: list[tuple[BaseFiles, dict[BucketId, list[str]]]] = []
     for adds in (*versions, *draw.sample(versions, 6)):
         found, anew = decoded.read(adds, [], (int,)), DecodedFiles().read(adds, [], (int,))
         assert dict(found.by_path) == dict(anew.by_path)
         assert found.of_minors == anew.of_minors
         assert _by_bucket(found) == _by_bucket(anew)
         assert all(found.by_path[path].add is adds[path] for path in found.by_path)
+        earlier.append((found, _by_bucket(found)))
+    assert all(_by_bucket(found) == was for found, was in earlier), "a version stays as it is"
 
 
 def _by_bucket(files: BaseFiles) -> dict[BucketId, list[str]]:
@@ -241,3 +249,39 @@ def test_a_look_up_makes_the_file_slices_of_its_buckets_alone(tmp_path: Path, mo
     assert len(made) == 1
     assert len(opened.to_arrow()) == 100
     assert len(made) == len(set(made)) == 8
+
+
+def test_buckets_that_are_not_there_are_not_kept(tmp_path: Path) -> None:
+    table = LakeTable.create(tmp_path / "t", "p STRING, k BIGINT", key=["p", "k"], partition_by=["p"], buckets=1)
+    table.upsert(pa.table({"p": ["a"], "k": [1]}))
+    assert [table.get({"p": f"none {number}", "k": 1}) for number in range(20)] == [None] * 20
+    assert list(table.opened.view._made) == []
+    assert table.get({"p": "a", "k": 1}) == {"p": "a", "k": 1}
+    assert list(table.opened.view._made) == [BucketId(("a",), 0)]
+
+
+def test_a_log_under_another_merger_is_damage_whichever_key_is_asked_for(tmp_path: Path) -> None:
+    table = LakeTable.create(tmp_path / "t", "k BIGINT, v STRING", key=["k"], buckets=8)
+    table.upsert(pa.table({"k": list(range(100)), "v": ["a"] * 100}))
+    table.upsert(pa.table({"k": [7], "v": ["b"]}))
+    commit = tmp_path / "t" / "_delta_log" / f"{2:020}.json"
+    lines = [json.loads(line) for line in commit.read_text().splitlines()]
+    for line in lines:
+        domain = line.get("domainMetadata", {})
+        if domain.get("domain", "").startswith(LOG_DOMAIN_PREFIX):
+            body = json.loads(domain["configuration"])
+            domain["configuration"] = json.dumps(body | {"mergerEpoch": body["mergerEpoch"] + 1})
+    commit.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    relink(tmp_path / "t")
+    damaged = LakeTable.open(tmp_path / "t")
+    for call in (
+        damaged.to_arrow,
+        partial(damaged.get, {"k": 7}),
+        partial(damaged.get, {"k": 8}),
+        partial(damaged.to_arrow, filter="k = 8"),
+        partial(damaged.update_where, "k = 8", {"v": "'c'"}),
+        partial(damaged.delete_where, "k = 8"),
+    ):
+        with pytest.raises(TableDamagedError, match="under another merger"):
+            call()
+    assert LakeTable.open(tmp_path / "t").version == 2
