@@ -134,7 +134,7 @@ class Lake(_OnArrow, Engine):
         keys = {name: value for name, sign, value in query.bounds if sign == "="}
         if set(keys) == set(LINEITEM.key):
             row = table.get(keys, columns=list(query.columns))
-            return pa.Table.from_pylist([] if row is None else [row])
+            return pa.table({name: [] if row is None else [row[name]] for name in query.columns})
         return table.to_arrow(columns=list(query.columns) or None, filter=expression(query.bounds))
 
     def compact(self) -> None:
