@@ -15,7 +15,7 @@ from benchmarks.harness import Run
 from benchmarks.tables import loaded, random_rows
 from lakemerge import LakeTable
 
-__all__ = ["scale_rows", "step"]
+__all__ = ["buckets_of", "scale_rows", "step"]
 
 _BUCKET_ROWS = 1_562_500
 """A 64th of 100,000,000. A table has a power of two of buckets, so sizes that are a power of two apart compare best."""
@@ -60,7 +60,7 @@ def step(name: str, path: str, rows: int, commit_rows: int) -> dict[str, Any]:
 
 def _done(name: str, path: Path, rows: int, commit_rows: int) -> list[str]:
     if name == "load":
-        table = loaded(path, rows, np.random.default_rng(0), buckets=1 << max(2, round(math.log2(rows / _BUCKET_ROWS))))
+        table = loaded(path, rows, np.random.default_rng(0), buckets=buckets_of(rows))
         return [] if table.detail().base_rows == rows else [f"{table.detail().base_rows} rows were loaded"]
     table = LakeTable.open(path)
     if name == "upsert":
@@ -83,6 +83,11 @@ def _done(name: str, path: Path, rows: int, commit_rows: int) -> list[str]:
         return [] if left == len(table.opened.view.file_slices) - 1 else [f"{left} file slices have logs after it"]
     result = table.compact(minor=True)
     return [] if result.file_slices and not table.opened.view.log_commits else ["logs are left"]
+
+
+def buckets_of(rows: int) -> int:
+    """The bucket count of a table of so many rows, which has to be a power of two."""
+    return 1 << max(2, round(math.log2(rows / _BUCKET_ROWS)))
 
 
 def _frame(rows: int, commit_rows: int, number: int) -> pa.Table:

@@ -82,6 +82,7 @@ def test_other_kinds_of_models(tmp_path: Path) -> None:
     assert rows("orders_by_decade", "id", "state", "at", "decade") == [
         (1, "new", 10, 1), (1, "packed", 20, 2), (2, "new", 10, 1), (3, "new", 15, 1), (4, "new", 25, 2),
     ]  # fmt: skip
+    assert rows("orders_anew") == [(1, "packed", 20), (4, "new", 25)], "without partitions the whole table is replaced"
     # The second run's batch was the second of November.
     assert rows("events_by_day", "id", "n") == [(1, 1), (2, 20), (3, 3), (4, 4)]
     assert sorted(LakeTable.open(tmp_path / "lake" / "shop" / "orders_that_grow").schema.names) == ["at", "id", "state"]

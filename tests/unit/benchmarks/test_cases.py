@@ -351,6 +351,11 @@ def test_a_step_on_object_storage_reports_cost_and_wrong_answers() -> None:
     assert s3._wrong((("1",),), (("2",),))
 
 
+@pytest.mark.parametrize(("rows", "buckets"), [(2_000, 4), (10_000_000, 8), (12_500_000, 8), (100_000_000, 64)])
+def test_tables_of_many_rows_have_a_power_of_two_of_buckets(rows: int, buckets: int) -> None:
+    assert scale_rows.buckets_of(rows) == buckets
+
+
 def test_functions_are_called_in_another_process() -> None:
     assert elsewhere("benchmarks.elsewhere", "peak_bytes") > 1 << 20
     with Elsewhere("builtins") as process:

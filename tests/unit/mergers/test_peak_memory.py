@@ -116,6 +116,9 @@ CASES = [
     ("hot keys", "a log compaction", BUDGET),
     ("many commits", "reads and compactions", BUDGET),
     ("many commits", "a log compaction", BUDGET),
+    # The promise ends at 300 columns (docs/guarantees.md): the budget counts values, not the footers and open files,
+    # which grow with the columns. To count them, a merge would have to know them before it opens the files. The case
+    # stays, and must fail: once it passes, the promise can be raised.
     pytest.param(
         *("400 columns", "reads and compactions", 2 * BUDGET),
         marks=pytest.mark.xfail(
