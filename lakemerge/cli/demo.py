@@ -114,8 +114,8 @@ class _Tour:
         rows = self.table.to_arrow()
         expected = self._rows_now()
         self._check("the merged rows", _sorted_rows(rows), expected)
-        sums = rows.group_by("state").aggregate([("order_id", "count"), ("amount", "sum")]).sort_by("state")
-        sums = sums.rename_columns(["state", "orders", "amount"])
+        sums = rows.group_by("state", use_threads=False).aggregate([("order_id", "count"), ("amount", "sum")])
+        sums = sums.sort_by("state").rename_columns(["state", "orders", "amount"])
         counted, amounts = Counter(row[2] for row in expected), dict.fromkeys((row[2] for row in expected), Decimal(0))
         for row in expected:
             amounts[row[2]] += row[3]

@@ -77,7 +77,7 @@ def read_checkpoint(store: Store, checkpoint: Checkpoint) -> SnapshotBuilder:
                     digests.add(None)
                 else:
                     file = pq.ParquetFile(pa.BufferReader(data))
-                    table = file.read(columns=list(_COLUMNS))
+                    table = file.read(columns=list(_COLUMNS), use_threads=False)
                     replay.apply(_actions(table))
                     sidecars = _sidecars(table)
                     digests.add(_digest(file))
@@ -108,7 +108,8 @@ def _read_sidecar(store: Store, checkpoint: str, name: str, replay: SnapshotBuil
         raise TableDamagedError(f"{path} is missing, which {checkpoint} names", path=checkpoint) from error
     try:
         with collector_paused():
-            replay.apply(_actions(pq.ParquetFile(pa.BufferReader(data)).read(columns=list(_COLUMNS))))
+            file = pq.ParquetFile(pa.BufferReader(data))
+            replay.apply(_actions(file.read(columns=list(_COLUMNS), use_threads=False)))
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError, InputError) as error:
         if isinstance(error, OSError) and not is_own_failure(error):
             raise

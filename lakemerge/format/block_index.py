@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from lakemerge._internal.collector import collector_paused
 from lakemerge._internal.pools import thread_pool
+from lakemerge._internal.whole_parquet import parquet_table
 from lakemerge.delta import DomainMetadata
 from lakemerge.errors import TableDamagedError
 from lakemerge.format.block_checks import (
@@ -420,11 +421,7 @@ def _stored(store: Store, path: str) -> bytes:
 
 def _index_columns(path: str, data: bytes, schema: pa.Schema, *, optional: pa.Field | None = None) -> pa.Table:
     try:
-        # As pq.read_table, in a third of its time.
-        with pq.ParquetFile(pa.BufferReader(data)) as file:
-            if optional is not None and optional.name in file.schema_arrow.names:
-                schema = schema.append(optional)
-            return file.read(columns=schema.names, use_threads=False).select(schema.names).cast(schema)
+        return parquet_table(pa.BufferReader(data), schema, optional=optional)
     except (KeyError, pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if is_foreign(error):
             raise

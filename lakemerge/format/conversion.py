@@ -88,7 +88,8 @@ def read_former(store: Store, path: str) -> Iterator[FormerFile]:
     """The list. Raises :class:`FileNotFoundError` if it is gone, and :class:`TableDamagedError` if it is none."""
     with store.open_input(path) as source:
         try:
-            for batch in pq.ParquetFile(source).iter_batches(_ROWS, columns=_SCHEMA.names):
+            file = pq.ParquetFile(source)
+            for batch in file.iter_batches(_ROWS, columns=_SCHEMA.names, use_threads=False):
                 for row in batch.to_pylist():
                     yield FormerFile(check_path(row["path"]), int(row["size"]), str(row["kind"]))
         except (pa.ArrowException, KeyError, ValueError, TypeError) as error:

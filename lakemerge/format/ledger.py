@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lakemerge._internal.whole_parquet import parquet_table
 from lakemerge.errors import TableDamagedError
 from lakemerge.format.ingests import NamedFile
 from lakemerge.storage.base import Store
@@ -158,7 +159,7 @@ def rejects_tables(store: Store, files: Sequence[NamedFile]) -> list[pa.Table]:
     tables = []
     for file in files:
         with _readable(file.path), store.open_input(file.path, size_bytes=file.size_bytes) as data:
-            found = pq.read_table(data)
+            found = parquet_table(data)
             if not found.schema.equals(REJECTS):
                 raise pa.ArrowInvalid("it has other columns than rejects")
             tables.append(found)
@@ -249,7 +250,7 @@ class _Run:
             parquet = pq.ParquetFile(self._file)
             if not parquet.schema_arrow.equals(LEDGER):
                 raise pa.ArrowInvalid("it has other columns than a ledger")
-            self._batches = parquet.iter_batches(_BATCH_ROWS)
+            self._batches = parquet.iter_batches(_BATCH_ROWS, use_threads=False)
         self.read_on()
 
     @property

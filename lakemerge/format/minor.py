@@ -20,6 +20,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakemerge._internal.whole_parquet import parquet_table
 from lakemerge.delta import AddFile, DeletionVector, DomainMetadata, read_vector
 from lakemerge.errors import TableDamagedError
 from lakemerge.format.names import MINOR_DOMAIN_PREFIX, WINNER_TAG
@@ -229,8 +230,8 @@ def positions_table(store: Store, path: str) -> pa.Table:
     """A positions file as it is, of :data:`POSITIONS_SCHEMA`."""
     try:
         # All of it is needed, and to open it would ask for its size first.
-        table = pq.read_table(pa.BufferReader(store.get(path)), schema=POSITIONS_SCHEMA)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        table = parquet_table(pa.BufferReader(store.get(path)), POSITIONS_SCHEMA)
+    except (KeyError, pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if is_foreign(error):
             raise
         raise TableDamagedError(f"positions file {path!r} cannot be read: {error}", path=path) from error

@@ -100,10 +100,10 @@ def equal_keys(texts: pa.Table, schema: pa.Schema) -> str | None:
         [_fitted(texts.column(name), schema.field(name).type) for name in names], [f"t{n}" for n in range(len(names))]
     )
     rows = pa.table([*texts.columns, *typed.columns], [*(f"s{n}" for n in range(len(names))), *typed.column_names])
-    distinct = rows.group_by(rows.column_names).aggregate([])
-    counted = distinct.append_column("one", pa.repeat(1, distinct.num_rows)).group_by(typed.column_names)
-    again = counted.aggregate([("one", "sum"), *((f"s{n}", "min") for n in range(len(names))), *(
-        (f"s{n}", "max") for n in range(len(names)))])  # fmt: skip
+    distinct = rows.group_by(rows.column_names, use_threads=False).aggregate([])
+    counted = distinct.append_column("one", pa.repeat(1, distinct.num_rows))
+    wanted = [("one", "sum"), *((f"s{n}", which) for which in ("min", "max") for n in range(len(names)))]
+    again = counted.group_by(typed.column_names, use_threads=False).aggregate(wanted)
     again = again.filter(pc.greater(again.column("one_sum"), 1))
     if not again.num_rows:
         return None

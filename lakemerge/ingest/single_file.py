@@ -246,7 +246,7 @@ class SingleFile:
         records = pa.BufferReader(b"\n".join(seen))
         return pjson.read_json(
             records,
-            read_options=pjson.ReadOptions(block_size=size + 1),
+            read_options=pjson.ReadOptions(use_threads=False, block_size=size + 1),
             parse_options=pjson.ParseOptions(newlines_in_values=chosen.multiline),
         ).schema
 

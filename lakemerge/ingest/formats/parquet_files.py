@@ -56,7 +56,8 @@ class ParquetRows(Format):
             for number in range(footer.num_row_groups):
                 if piece.offset <= _middle(footer, number, piece.file.size) < max(piece.end, piece.offset + 1):
                     place = first
-                    for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=[number], columns=columns):
+                    group = parquet.iter_batches(_BATCH_ROWS, row_groups=[number], columns=columns, use_threads=False)
+                    for batch in group:
                         rows, problems = to_frame(batch.select(wanted), frame, zone=self.timezone, either=either)
                         yield Parsed(rows, problems, partial(_origin, batch, place))
                         place += batch.num_rows

@@ -63,8 +63,7 @@ class Filter:
     def kept(self, rows: pa.Table) -> pa.Table:
         """The rows that match. Raises :class:`FilterError` if the condition cannot be computed for a row's values."""
         try:
-            is_one = isinstance(self.expression, pc.Expression)
-            found = rows.filter(self.expression) if is_one else self._judged(rows)
+            found = self._judged(rows)
         except pa.ArrowInvalid as error:
             raise FilterError(f"the filter cannot be judged: {error}") from error
         if not self.computed:

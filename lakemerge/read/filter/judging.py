@@ -123,7 +123,9 @@ def _evaluated(parts: Sequence[pc.Expression], table: pa.Table) -> pa.Table:
 
     found = [
         # A few expressions at a time, because the time of one projection grows with their square.
-        ds.dataset(table).to_table(columns={str(at): part for at, part in enumerate(parts[start : start + MOST_PARTS])})
+        ds.dataset(table).to_table(
+            columns={str(at): part for at, part in enumerate(parts[start : start + MOST_PARTS])}, use_threads=False
+        )
         for start in range(0, len(parts), MOST_PARTS)
     ]
     columns = [column for one in found for column in one.columns]

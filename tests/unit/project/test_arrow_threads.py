@@ -1,0 +1,107 @@
+"""Nothing of the product runs in the threads that Arrow computes with.
+
+They let go of what they were given after a call has returned, and need Python's lock for it. A process that ends
+meanwhile is aborted, now and then. Whether one of them ever began is certain.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+BEGIN = """
+import os, sys, threading, time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakemerge import LakeTable
+from lakemerge.ingest import Files
+from lakemerge.ingest.single_file import SingleFile
+from tests.property.damage import make_whole
+
+
+def threads():
+    # Those of Arrow stay. One of Python's may have ended for Python, and not yet for Linux.
+    counts = []
+    for _ in range(20):
+        counts.append(len(os.listdir("/proc/self/task")) - threading.active_count())
+        time.sleep(0.05)
+    return min(counts)
+
+
+root = Path(sys.argv[1])
+before = threads()
+pa.set_io_thread_count(1)  # which reads of open files begin
+"""
+IN_THREADS = ("ReadOptions", "group_by", "iter_batches", "read_row_group", "read_row_groups", "to_table")
+"""Calls that use threads of Arrow unless they are told not to."""
+STEPS = {
+    "reads of rows": """
+make_whole(root / "t")
+table = LakeTable.open(root / "t")
+assert table.to_arrow().num_rows == 41
+assert table.to_arrow(filter="id > 90 OR v LIKE '2.%'").num_rows == 12
+assert LakeTable.check(root / "t").ok
+table.compact()
+assert LakeTable.open(root / "t").to_arrow().num_rows == 41
+""",
+    "an ingest job": """
+(root / "landing").mkdir()
+pq.write_table(pa.table({"k": [2, 3], "o": [1, 1]}), root / "a.parquet")
+(root / "landing" / "a.json").write_text('{"k":1,"o":1}\\njunk\\n')
+table = LakeTable.create(root / "t", "k BIGINT, o BIGINT, v STRING", key=["k"], ordering=["o"])
+job = table.ingest("feed", Files(root / "landing", format="json"), bad_records="quarantine", max_bad_records=3)
+job.run()
+assert job.rejects().num_rows == 1
+assert table.ingest("more", Files(root, pattern=r".*[.]parquet", format="parquet")).run().rows == 2
+assert [str(file.state) for file in job.files()] == ["committed"]
+assert LakeTable.check(root / "t").ok
+""",
+    "guesses": """
+(root / "a.csv").write_text("id,v\\n1,x\\n01,y\\n")
+(warning,) = SingleFile.found(str(root / "a.csv")).guess(key=["id"], types={"id": "BIGINT"}).warnings
+(root / "a.json").write_text('{"a":1}\\n')
+assert SingleFile.found(str(root / "a.json")).guess().schema.names == ["a"]
+""",
+}
+
+
+def began(code: str, folder: Path) -> int:
+    """How many threads that are not Python's began."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{BEGIN}{code}\nprint(threads() - before)", str(folder)],
+        capture_output=True, text=True, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells which threads a process has")
+@pytest.mark.every_variant
+@pytest.mark.parametrize("step", STEPS)
+def test_no_thread_begins_but_that_of_reads(step: str, tmp_path: Path) -> None:
+    assert began(STEPS[step], tmp_path) <= 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells which threads a process has")
+def test_the_count_sees_threads_of_arrow(tmp_path: Path) -> None:
+    code = 'pq.write_table(pa.table({"a": [1], "b": [1]}), root / "f"); pq.read_table(root / "f")'
+    assert began(code, tmp_path) > 1
+
+
+def test_no_call_leaves_it_to_arrow() -> None:
+    found = []
+    for path in sorted((ROOT / "lakemerge").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in IN_THREADS:
+                told = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                found.append((path.name, node.lineno, node.func.attr, told.get("use_threads")))
+    assert len(found) > 10
+    assert [call for call in found if call[3] != "False"] == []
