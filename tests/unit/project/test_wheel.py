@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -69,6 +70,18 @@ def test_version_and_python_are_those_of_pyproject(metadata: Message) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert (metadata["Name"], metadata["Version"]) == ("lakemerge", project["version"])
     assert metadata["Requires-Python"] == ">=3.11"
+
+
+def test_the_readme_of_a_package_index_has_no_links_into_the_repository(metadata: Message) -> None:
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    text, readme = str(metadata.get_payload()), (ROOT / "README.md").read_text()
+    links = re.findall(r"\]\(([^)]*)\)", text)
+    assert len(re.findall(r"\]\(", readme)) > len(links)
+    assert [link for link in links if not link.startswith("https://")] == []
+    assert "More cases, and others compared. The documentation is in the folder `docs` of the source archive." in text
+    assert "![" not in text
+    assert "The plot" in readme
+    assert "The plot" not in text
 
 
 def test_engines_are_extras(metadata: Message) -> None:
