@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compaction.forget.sought import Sought
+from lakemerge._internal.parquet import ParquetFile
 from lakemerge.delta import Action, Snapshot, encode
 from lakemerge.errors import LakeMergeError
 from lakemerge.format.config import MERGER_OPTIONS
@@ -169,7 +170,7 @@ def count_keys(
     config = sought.config
     stored = config.names.all_of(config.key)
     wanted = sought.table if numbers is None else sought.table.take(pa.array(numbers, pa.int64()))
-    with store.open_input(path, size_bytes=size_bytes) as data, pq.ParquetFile(data) as file:
+    with store.open_input(path, size_bytes=size_bytes) as data, ParquetFile(data, pre_buffer=True) as file:
         if not set(stored) <= set(file.schema_arrow.names):
             return sum(_in_bounds(file, sought)) if {"key_min", "key_max"} <= set(file.schema_arrow.names) else 0
         firsts = wanted.column(config.key[0])
@@ -183,7 +184,7 @@ def count_keys(
         return count
 
 
-def _in_bounds(file: pq.ParquetFile, sought: Sought) -> Iterator[bool]:
+def _in_bounds(file: ParquetFile, sought: Sought) -> Iterator[bool]:
     """The bounds of log blocks in the index of a commit: keys as JSON."""
     for batch in file.iter_batches(_BATCH_ROWS, columns=["key_min", "key_max"]):
         for column in batch.columns:
@@ -217,7 +218,7 @@ def _lines(data: bytes) -> Iterator[Mapping[str, Any]]:
 
 
 def _checkpoint(store: Store, file: FileStat) -> Iterator[Mapping[str, Any]]:
-    with store.open_input(file.path, size_bytes=file.size_bytes) as data, pq.ParquetFile(data) as parquet:
+    with store.open_input(file.path, size_bytes=file.size_bytes) as data, ParquetFile(data, pre_buffer=True) as parquet:
         names = [
             name
             for name in ("add", "remove", "domainMetadata", "txn", "metaData")
@@ -353,7 +354,10 @@ def _plain(value: object) -> Any:
 
 def _in_any(store: Store, file: FileStat, sought: Sought) -> bool:
     if file.path.endswith(".parquet"):
-        with store.open_input(file.path, size_bytes=file.size_bytes) as data, pq.ParquetFile(data) as parquet:
+        with (
+            store.open_input(file.path, size_bytes=file.size_bytes) as data,
+            ParquetFile(data, pre_buffer=True) as parquet,
+        ):
             return any(_in_rows(batch, sought) for batch in parquet.iter_batches(_BATCH_ROWS))
     if file.path.endswith(".avro"):
         return _in_avro(store, file, sought)

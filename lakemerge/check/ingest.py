@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakemerge._internal.whole_parquet import parquet_table
+from lakemerge._internal.parquet import parquet_table
 from lakemerge.check.kinds import INGEST_FILE_CHANGED, LEDGER_DAMAGED
 from lakemerge.errors import LakeMergeError
 from lakemerge.format.ingests import Ingest, NamedFile
@@ -44,7 +44,7 @@ def _problem(store: Store, file: NamedFile, schema: pa.Schema) -> str | None:
     """What is wrong with a file, if anything."""
     try:
         with store.open_input(file.path, size_bytes=file.size_bytes) as data:
-            found = parquet_table(data)
+            found = parquet_table(data.read())
             found.validate(full=True)
     except (pa.ArrowException, OSError, UnicodeDecodeError, LakeMergeError) as error:
         if is_foreign(error):

@@ -12,9 +12,9 @@ from typing import Final, cast
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from lakemerge._internal.collector import collector_paused
+from lakemerge._internal.parquet import ParquetFile
 from lakemerge.delta.actions import (
     UNPLAIN_PATH,
     Action,
@@ -76,8 +76,8 @@ def read_checkpoint(store: Store, checkpoint: Checkpoint) -> SnapshotBuilder:
                     sidecars = _sidecars_in_json(data)
                     digests.add(None)
                 else:
-                    file = pq.ParquetFile(pa.BufferReader(data))
-                    table = file.read(columns=list(_COLUMNS), use_threads=False)
+                    file = ParquetFile(pa.BufferReader(data))
+                    table = file.read(list(_COLUMNS))
                     replay.apply(_actions(table))
                     sidecars = _sidecars(table)
                     digests.add(_digest(file))
@@ -108,8 +108,7 @@ def _read_sidecar(store: Store, checkpoint: str, name: str, replay: SnapshotBuil
         raise TableDamagedError(f"{path} is missing, which {checkpoint} names", path=checkpoint) from error
     try:
         with collector_paused():
-            file = pq.ParquetFile(pa.BufferReader(data))
-            replay.apply(_actions(file.read(columns=list(_COLUMNS), use_threads=False)))
+            replay.apply(_actions(ParquetFile(pa.BufferReader(data)).read(list(_COLUMNS))))
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError, InputError) as error:
         if isinstance(error, OSError) and not is_own_failure(error):
             raise
@@ -128,7 +127,7 @@ def _sidecars_in_json(data: bytes) -> list[str]:
     return [line["sidecar"]["path"] for line in lines if line.get("sidecar") is not None]
 
 
-def _digest(file: pq.ParquetFile) -> str | None:
+def _digest(file: ParquetFile) -> str | None:
     said = (file.metadata.metadata or {}).get(COMMIT_DIGEST.encode())
     return None if said is None else said.decode()
 

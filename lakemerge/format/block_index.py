@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakemerge._internal.collector import collector_paused
+from lakemerge._internal.parquet import parquet_table
 from lakemerge._internal.pools import thread_pool
-from lakemerge._internal.whole_parquet import parquet_table
 from lakemerge.delta import DomainMetadata
 from lakemerge.errors import TableDamagedError
 from lakemerge.format.block_checks import (
@@ -421,7 +421,7 @@ def _stored(store: Store, path: str) -> bytes:
 
 def _index_columns(path: str, data: bytes, schema: pa.Schema, *, optional: pa.Field | None = None) -> pa.Table:
     try:
-        return parquet_table(pa.BufferReader(data), schema, optional=optional)
+        return parquet_table(data, schema, optional=optional)
     except (KeyError, pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if is_foreign(error):
             raise

@@ -10,6 +10,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakemerge._internal.parquet import ParquetFile
 from lakemerge.delta import DomainMetadata, Snapshot
 from lakemerge.errors import TableDamagedError
 from lakemerge.format.names import FORMER_FOLDER
@@ -88,8 +89,7 @@ def read_former(store: Store, path: str) -> Iterator[FormerFile]:
     """The list. Raises :class:`FileNotFoundError` if it is gone, and :class:`TableDamagedError` if it is none."""
     with store.open_input(path) as source:
         try:
-            file = pq.ParquetFile(source)
-            for batch in file.iter_batches(_ROWS, columns=_SCHEMA.names, use_threads=False):
+            for batch in ParquetFile(source, pre_buffer=True).iter_batches(_ROWS, columns=_SCHEMA.names):
                 for row in batch.to_pylist():
                     yield FormerFile(check_path(row["path"]), int(row["size"]), str(row["kind"]))
         except (pa.ArrowException, KeyError, ValueError, TypeError) as error:

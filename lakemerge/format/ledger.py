@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakemerge._internal.whole_parquet import parquet_table
+from lakemerge._internal.parquet import ParquetFile, parquet_table
 from lakemerge.errors import TableDamagedError
 from lakemerge.format.ingests import NamedFile
 from lakemerge.storage.base import Store
@@ -159,7 +159,7 @@ def rejects_tables(store: Store, files: Sequence[NamedFile]) -> list[pa.Table]:
     tables = []
     for file in files:
         with _readable(file.path), store.open_input(file.path, size_bytes=file.size_bytes) as data:
-            found = parquet_table(data)
+            found = parquet_table(data.read())
             if not found.schema.equals(REJECTS):
                 raise pa.ArrowInvalid("it has other columns than rejects")
             tables.append(found)
@@ -247,10 +247,10 @@ class _Run:
         self.is_ended = False
         with _readable(file.path):
             self._file = store.open_input(file.path, size_bytes=file.size_bytes)
-            parquet = pq.ParquetFile(self._file)
+            parquet = ParquetFile(self._file, pre_buffer=True)
             if not parquet.schema_arrow.equals(LEDGER):
                 raise pa.ArrowInvalid("it has other columns than a ledger")
-            self._batches = parquet.iter_batches(_BATCH_ROWS, use_threads=False)
+            self._batches = parquet.iter_batches(_BATCH_ROWS)
         self.read_on()
 
     @property
@@ -287,7 +287,7 @@ class _Run:
 def _readable(path: str) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         # Arrow reports bad input as a plain OSError; other errors mean that the store failed.
         if isinstance(error, OSError) and type(error) not in (OSError, FileNotFoundError):
             raise

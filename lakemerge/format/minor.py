@@ -20,7 +20,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakemerge._internal.whole_parquet import parquet_table
+from lakemerge._internal.parquet import parquet_table
 from lakemerge.delta import AddFile, DeletionVector, DomainMetadata, read_vector
 from lakemerge.errors import TableDamagedError
 from lakemerge.format.names import MINOR_DOMAIN_PREFIX, WINNER_TAG
@@ -229,8 +229,11 @@ def read_positions(store: Store, path: str | None) -> dict[int, npt.NDArray[np.b
 def positions_table(store: Store, path: str) -> pa.Table:
     """A positions file as it is, of :data:`POSITIONS_SCHEMA`."""
     try:
-        # All of it is needed, and to open it would ask for its size first.
-        table = parquet_table(pa.BufferReader(store.get(path)), POSITIONS_SCHEMA)
+        data = store.get(path)  # All of it is needed, and to open it would ask for its size first.
+    except FileNotFoundError as error:
+        raise TableDamagedError(f"positions file {path!r} cannot be read: it is missing", path=path) from error
+    try:
+        table = parquet_table(data, POSITIONS_SCHEMA)
     except (KeyError, pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if is_foreign(error):
             raise

@@ -340,13 +340,15 @@ def _departures(key: str, datasets: Ints, ids: pa.Array) -> pa.Table:
 
 def write_rows(rows: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+    with pa.ipc.new_stream(
+        sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+    ) as writer:
         writer.write_table(rows)
     return bytes(sink.getvalue())
 
 
 def read_rows(data: bytes) -> pa.Table:
-    return pa.ipc.open_stream(data).read_all()
+    return pa.ipc.open_stream(data, options=pa.ipc.IpcReadOptions(use_threads=False)).read_all()
 
 
 def _repeated(value: str, count: int) -> pa.Array:

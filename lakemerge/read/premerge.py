@@ -185,7 +185,7 @@ def _merged(
 ) -> tuple[bytes, int]:
     schema = pa.schema([spec.config.schema.field(name).with_nullable(True) for name in columns])
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="lz4" if compressed else None)
+    options = pa.ipc.IpcWriteOptions(compression="lz4" if compressed else None, use_threads=False)
     rows = 0
     with pa.ipc.new_stream(sink, schema, options=options) as stream:
         for part in changed_ranges(spec, file_slice, columns=columns, files=files):

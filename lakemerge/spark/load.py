@@ -15,9 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession, functions
 
+from lakemerge._internal.parquet import ParquetFile
 from lakemerge._internal.pools import thread_pool
 from lakemerge.commits.appends import NotEmptyError, commit_load
 from lakemerge.delta import AddFile, AlreadyDone
@@ -327,12 +327,12 @@ def _check(write: Write, spark: SparkSession, folder: str) -> list[_Checked] | N
 def _check_file(path: str, size: int, spec: PackSpec, begin_version: int, now_ms: int) -> _Checked | None:
     config = spec.config
     with spec.store.open_input(path, size_bytes=size) as source:
-        file = pq.ParquetFile(source)
+        file = ParquetFile(source, pre_buffer=True)
         footer = file.metadata
         vetoes = spec.merger.bulk_load_vetoes(config.shape)
         required = [field.name for field in config.schema if not field.nullable]
         columns = list(dict.fromkeys([*config.key, *required, *vetoes, FILE_COLUMN]))
-        table = file.read(columns=columns, use_threads=False)
+        table = file.read(columns)
         texts = _long_texts(file, config.schema)
     buckets = pc.unique(table.column(FILE_COLUMN)).to_pylist()
     if _NO_BUCKET in buckets:
@@ -375,11 +375,11 @@ def _check_file(path: str, size: int, spec: PackSpec, begin_version: int, now_ms
     return _Checked(add, buckets[0], table.num_rows, None)
 
 
-def _long_texts(file: pq.ParquetFile, schema: pa.Schema) -> dict[str, tuple[str, str]]:
+def _long_texts(file: ParquetFile, schema: pa.Schema) -> dict[str, tuple[str, str]]:
     """The least and the greatest text of columns of whose bounds the footer lacks some."""
     found: dict[str, tuple[str, str]] = {}
     for name in texts_without_bounds(file.metadata, schema):
-        for batch in file.iter_batches(_TEXT_ROWS, columns=[name], use_threads=False):
+        for batch in file.iter_batches(_TEXT_ROWS, columns=[name]):
             if (part := text_bounds(batch.column(0), longer_than=-1)) is not None:
                 low, high = found.get(name, part)
                 found[name] = min(low, part[0]), max(high, part[1])

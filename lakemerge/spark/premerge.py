@@ -149,7 +149,7 @@ def _sent(spark: SparkSession, streams: Sequence[bytes], schema: pa.Schema) -> D
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for stream in tasks[number]:
-                    with pa.ipc.open_stream(stream) as rows:
+                    with pa.ipc.open_stream(stream, options=pa.ipc.IpcReadOptions(use_threads=False)) as rows:
                         yield from rows.read_all().to_batches(max_chunksize=_BATCH_ROWS)
 
     return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(limited(run), to_ddl(schema))

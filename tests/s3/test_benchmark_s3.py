@@ -21,7 +21,7 @@ pytestmark = pytest.mark.bench
 
 
 def _last_updated_key(workload: Workload) -> tuple[int, int]:
-    """The last key of the first small commit. The steps delete the row of the first one."""
+    """The last key of the first small commit. The steps delete the row of its first key."""
     rows = pq.read_table(workload.small(1).path).to_pylist()
     return max((row["l_orderkey"], row["l_linenumber"]) for row in rows)
 

@@ -10,6 +10,7 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakemerge._internal.parquet import ParquetFile
 from lakemerge.ingest.casting import EITHER
 from lakemerge.ingest.formats.base import Format, Origin, Parsed, Peek, Piece, WindowSchema
 from lakemerge.ingest.formats.tabular import record_text, to_frame, told_type
@@ -48,7 +49,7 @@ class ParquetRows(Format):
         first, either = 0, _int96(footer)
         # Without the unit, times of INT96 outside of the years 1678 to 2261 would wrap around.
         options = {"coerce_int96_timestamp_unit": "us", "page_checksum_verification": True}
-        with pq.ParquetFile(data, metadata=footer, **options) as parquet:
+        with ParquetFile(data, pre_buffer=True, metadata=footer, **options) as parquet:
             names = parquet.schema_arrow.names
             wanted = [name for name in names if name.lower() in frame.places or frame.rescued is not None]
             # pyarrow would take a name with a dot for a field of a struct.
@@ -56,8 +57,7 @@ class ParquetRows(Format):
             for number in range(footer.num_row_groups):
                 if piece.offset <= _middle(footer, number, piece.file.size) < max(piece.end, piece.offset + 1):
                     place = first
-                    group = parquet.iter_batches(_BATCH_ROWS, row_groups=[number], columns=columns, use_threads=False)
-                    for batch in group:
+                    for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=[number], columns=columns):
                         rows, problems = to_frame(batch.select(wanted), frame, zone=self.timezone, either=either)
                         yield Parsed(rows, problems, partial(_origin, batch, place))
                         place += batch.num_rows

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["MOST_PARTS", "AmongRows", "Chain", "Judgement", "Untrue", "expressions_of", "joined", "judge"]
+__all__ = ["MOST_PARTS", "AmongRows", "Chain", "Judgement", "Untrue", "expressions_of", "joined", "judge", "projected"]
 
 MOST_PARTS = 32
 """How many conditions an expression of Arrow joins."""
@@ -118,14 +118,24 @@ def _tree(parts: Sequence[pc.Expression], is_or: bool) -> pc.Expression:
     return left | right if is_or else left & right
 
 
-def _evaluated(parts: Sequence[pc.Expression], table: pa.Table) -> pa.Table:
-    import pyarrow.dataset as ds  # loads pandas where that is installed
+def projected(table: pa.Table, expressions: Sequence[pc.Expression]) -> pa.Table:
+    """The values of the expressions, a column for each. Raises what Arrow raises.
 
+    Scanners of datasets would add columns of their own, such as ``__filename``, and threads of Arrow would outlive this
+    call (:mod:`lakemerge._internal.parquet`).
+    """
+    from pyarrow import acero  # loads pandas where that is installed
+
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+    names = [str(place) for place in range(len(expressions))]
+    project = acero.Declaration("project", acero.ProjectNodeOptions(expressions, names))
+    return acero.Declaration.from_sequence([source, project]).to_table(use_threads=False)
+
+
+def _evaluated(parts: Sequence[pc.Expression], table: pa.Table) -> pa.Table:
     found = [
         # A few expressions at a time, because the time of one projection grows with their square.
-        ds.dataset(table).to_table(
-            columns={str(at): part for at, part in enumerate(parts[start : start + MOST_PARTS])}, use_threads=False
-        )
+        projected(table, parts[start : start + MOST_PARTS])
         for start in range(0, len(parts), MOST_PARTS)
     ]
     columns = [column for one in found for column in one.columns]

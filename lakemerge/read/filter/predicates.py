@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge.errors import FilterError
-from lakemerge.read.filter.judging import AmongRows, Judgement, joined
+from lakemerge.read.filter.judging import AmongRows, Judgement, joined, projected
 from lakemerge.read.filter.literals import Fit, Place
 from lakemerge.sql.patterns import like_regex
 
@@ -244,11 +244,8 @@ def constant(value: Any, kind: pa.DataType) -> pc.Expression:
 
 def bind(expression: pc.Expression, schema: pa.Schema) -> pa.DataType:
     """The type of ``expression`` over ``schema``. Raises :class:`FilterError` if it has none."""
-    import pyarrow.dataset as ds  # loads pandas where that is installed
-
     try:
-        scanner = ds.dataset(schema.empty_table()).scanner(columns={"value": expression})
-        return scanner.projected_schema.field(0).type
+        return projected(schema.empty_table(), [expression]).schema.field(0).type
     # Arrow raises ArrowNotImplementedError for types that it cannot compare.
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, TypeError) as error:
         raise FilterError(f"the filter does not fit the table: {error}") from error

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakemerge._internal.cache import Cache
+from lakemerge._internal.parquet import ParquetFile
 from lakemerge.errors import TableDamagedError
 from lakemerge.read.parquet.footers import END, Footer
 from lakemerge.schema.names import ColumnNames
@@ -50,7 +51,7 @@ class ParquetFiles:
     def __init__(self, store: Store, footers: Cache[str, Footer] | None = None) -> None:
         self._store = store
         self._footers = footers
-        self._open: dict[str, pq.ParquetFile] = {}
+        self._open: dict[str, ParquetFile] = {}
         self._known: dict[str, Footer] = {}
         self._ranged: dict[str, RangedFile] = {}
         self._sizes: dict[tuple[str, int], dict[str, int]] = {}
@@ -138,7 +139,7 @@ class ParquetFiles:
                 and (0 < row_bytes * left <= budget_bytes or size(groups) <= budget_bytes)
             ):
                 self._announce(stored, groups, columns)
-                table = file.read_row_groups(groups, columns=columns, use_threads=False)
+                table = file.read_row_groups(groups, columns=columns)
                 yield _named(shaped(table, wanted), schema), starts[groups[0]] if groups else 0, True
                 return
             batch_rows = max(1, left * budget_bytes // max(1, size(groups)))
@@ -146,7 +147,7 @@ class ParquetFiles:
             for portion in _portions(groups, size, budget_bytes):
                 self._announce(stored, portion, columns)
                 at = starts[portion[0]]
-                batches = file.iter_batches(batch_rows, row_groups=portion, columns=columns, use_threads=False)
+                batches = file.iter_batches(batch_rows, row_groups=portion, columns=columns)
                 for table in _collected(batches, budget_bytes) if longest else map(_table, batches):
                     left -= table.num_rows
                     yield _named(shaped(table, wanted), schema), at, left == 0
@@ -156,14 +157,14 @@ class ParquetFiles:
                 raise
             raise TableDamagedError(f"file {stored.path!r} cannot be read: {error}", path=stored.path) from error
 
-    def _file(self, stored: StoredFile) -> pq.ParquetFile:
+    def _file(self, stored: StoredFile) -> ParquetFile:
         path = stored.path
         if path not in self._open:
             try:
                 known = None if self._footers is None else self._footers.get(path)
                 source = self._store.open_input(path, size_bytes=stored.size_bytes)
                 footer = known or Footer(_tail(source))
-                self._open[path] = pq.ParquetFile(source, metadata=footer.metadata, coerce_int96_timestamp_unit="us")
+                self._open[path] = ParquetFile(source, metadata=footer.metadata, coerce_int96_timestamp_unit="us")
                 if isinstance(source, RangedFile):
                     self._ranged[path] = source
                 self._known[path] = footer

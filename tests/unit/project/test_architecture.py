@@ -362,7 +362,8 @@ def test_few_modules_stand_loose() -> None:
 def test_the_log_knows_the_delta_protocol_only() -> None:
     allowed = (
         "lakemerge.delta", "lakemerge.storage", "lakemerge.errors", "lakemerge._internal.collector",
-        "lakemerge._internal.pools", "lakemerge._internal.version", "mergers.logs", "mergers.wording",
+        "lakemerge._internal.parquet", "lakemerge._internal.pools", "lakemerge._internal.version", "mergers.logs",
+        "mergers.wording",
     )  # fmt: skip
     wrong = [
         item

@@ -302,6 +302,18 @@ def test_arrow_expressions_tell_their_columns() -> None:
             parse_filter(broken, SCHEMA)
 
 
+def test_names_that_datasets_of_arrow_know_are_columns_like_others() -> None:
+    schema = pa.schema([("__filename", pa.string()), ("id", pa.int64())])
+    rows = pa.table({"__filename": ["a", "b", None], "id": [1, 2, 3]}, schema=schema)
+    for condition in ("__filename = 'b'", pc.field("__filename") == "b"):
+        parsed = parse_filter(condition, schema)
+        assert parsed is not None
+        assert parsed.kept(rows).column("id").to_pylist() == [2]
+    for name in ("__last_in_fragment", "__batch_index"):
+        with pytest.raises(FilterError, match=f"does not fit the table.*{name}"):
+            parse_filter(pc.field(name) == pc.field(name), schema)
+
+
 def test_values_that_cannot_be_computed_with_are_an_error_of_the_filter() -> None:
     zoned = pa.schema([("t", pa.timestamp("us", "UTC"))])
     with pytest.raises(FilterError, match="with timezone"):

@@ -164,7 +164,10 @@ import pyarrow as pa
 from lakemerge import LakeTable, TableDamagedError
 from lakemerge.read.parquet.files import ParquetFiles, StoredFile
 from lakemerge.format.block_index import _INDEX_SCHEMA, _index_columns
+from lakemerge.format.ingests import NamedFile
+from lakemerge.format.ledger import ledger_tables, rejects_tables
 from lakemerge.format.minor import positions_table
+from lakemerge.ingest import Files
 from lakemerge.schema.names import ColumnNames
 from lakemerge.storage import LocalStore
 from tests.property.damage import make_whole
@@ -172,6 +175,10 @@ from tests.unit.read.test_footers import END, footer_of
 
 root = Path(sys.argv[1])
 make_whole(root)
+landing = root.with_name("landing")
+landing.mkdir()
+(landing / "a.json").write_text('{"id":1,"part":"a","at":9,"v":"x"}\\njunk\\n')
+LakeTable.open(root).ingest("feed", Files(landing, format="json"), bad_records="quarantine", max_bad_records=3).run()
 schema, store = LakeTable.open(root).schema, LocalStore(root)
 
 
@@ -180,11 +187,17 @@ def rows(path):
         return list(files.stream(StoredFile(path), schema=schema, names=ColumnNames(), budget_bytes=100))
 
 
+def file_of(path):
+    return NamedFile(path, (root / path).stat().st_size, 1)
+
+
 files = [path.relative_to(root).as_posix() for path in root.rglob("*.parquet")]
 readers = {
     "base/": rows,
     "-index.parquet": lambda path: _index_columns(path, store.get(path), _INDEX_SCHEMA),
     ".positions.parquet": lambda path: positions_table(store, path),
+    "-ledger.parquet": lambda path: list(ledger_tables(store, [file_of(path)])),
+    "-rejects-": lambda path: rejects_tables(store, [file_of(path)]),
 }
 for name, read in readers.items():
     path = next(file for file in files if name in file)
