@@ -170,7 +170,7 @@ def count_keys(
     config = sought.config
     stored = config.names.all_of(config.key)
     wanted = sought.table if numbers is None else sought.table.take(pa.array(numbers, pa.int64()))
-    with store.open_input(path, size_bytes=size_bytes) as data, ParquetFile(data, pre_buffer=True) as file:
+    with store.open_input(path, size_bytes=size_bytes) as data, ParquetFile(data) as file:
         if not set(stored) <= set(file.schema_arrow.names):
             return sum(_in_bounds(file, sought)) if {"key_min", "key_max"} <= set(file.schema_arrow.names) else 0
         firsts = wanted.column(config.key[0])
@@ -218,7 +218,7 @@ def _lines(data: bytes) -> Iterator[Mapping[str, Any]]:
 
 
 def _checkpoint(store: Store, file: FileStat) -> Iterator[Mapping[str, Any]]:
-    with store.open_input(file.path, size_bytes=file.size_bytes) as data, ParquetFile(data, pre_buffer=True) as parquet:
+    with store.open_input(file.path, size_bytes=file.size_bytes) as data, ParquetFile(data) as parquet:
         names = [
             name
             for name in ("add", "remove", "domainMetadata", "txn", "metaData")
@@ -356,7 +356,7 @@ def _in_any(store: Store, file: FileStat, sought: Sought) -> bool:
     if file.path.endswith(".parquet"):
         with (
             store.open_input(file.path, size_bytes=file.size_bytes) as data,
-            ParquetFile(data, pre_buffer=True) as parquet,
+            ParquetFile(data) as parquet,
         ):
             return any(_in_rows(batch, sought) for batch in parquet.iter_batches(_BATCH_ROWS))
     if file.path.endswith(".avro"):

@@ -7,7 +7,6 @@ that. A process that ends meanwhile is aborted, or never ends. Source: issues 34
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,16 +15,8 @@ __all__ = ["ParquetFile", "parquet_table"]
 
 
 class ParquetFile(pq.ParquetFile):  # type: ignore[misc]  # noqa: TID251 - pyarrow has no types
-    """pyarrow's, which decodes in the calling thread.
-
-    :param source: an open file, or a buffer.
-    :param pre_buffer: whether a thread of Arrow fetches what a call reads, in few large reads. This is for files of a
-        store that are told no ranges (``RangedFile``), and that the process outlives by far.
-    :param options: others of pyarrow.
-    """
-
-    def __init__(self, source: Any, *, pre_buffer: bool = False, **options: Any) -> None:
-        super().__init__(source, pre_buffer=pre_buffer, **options)
+    """pyarrow's, which decodes in the calling thread. From a file, but not from a buffer, a thread of Arrow may still
+    fetch what a call reads: it does so in few large reads."""
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         return super().read(columns, use_threads=False)

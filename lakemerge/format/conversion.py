@@ -89,7 +89,7 @@ def read_former(store: Store, path: str) -> Iterator[FormerFile]:
     """The list. Raises :class:`FileNotFoundError` if it is gone, and :class:`TableDamagedError` if it is none."""
     with store.open_input(path) as source:
         try:
-            for batch in ParquetFile(source, pre_buffer=True).iter_batches(_ROWS, columns=_SCHEMA.names):
+            for batch in ParquetFile(source).iter_batches(_ROWS, columns=_SCHEMA.names):
                 for row in batch.to_pylist():
                     yield FormerFile(check_path(row["path"]), int(row["size"]), str(row["kind"]))
         except (pa.ArrowException, KeyError, ValueError, TypeError) as error:

@@ -247,7 +247,7 @@ class _Run:
         self.is_ended = False
         with _readable(file.path):
             self._file = store.open_input(file.path, size_bytes=file.size_bytes)
-            parquet = ParquetFile(self._file, pre_buffer=True)
+            parquet = ParquetFile(self._file)
             if not parquet.schema_arrow.equals(LEDGER):
                 raise pa.ArrowInvalid("it has other columns than a ledger")
             self._batches = parquet.iter_batches(_BATCH_ROWS)

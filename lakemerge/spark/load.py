@@ -327,7 +327,7 @@ def _check(write: Write, spark: SparkSession, folder: str) -> list[_Checked] | N
 def _check_file(path: str, size: int, spec: PackSpec, begin_version: int, now_ms: int) -> _Checked | None:
     config = spec.config
     with spec.store.open_input(path, size_bytes=size) as source:
-        file = ParquetFile(source, pre_buffer=True)
+        file = ParquetFile(source)
         footer = file.metadata
         vetoes = spec.merger.bulk_load_vetoes(config.shape)
         required = [field.name for field in config.schema if not field.nullable]

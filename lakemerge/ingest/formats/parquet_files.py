@@ -49,7 +49,7 @@ class ParquetRows(Format):
         first, either = 0, _int96(footer)
         # Without the unit, times of INT96 outside of the years 1678 to 2261 would wrap around.
         options = {"coerce_int96_timestamp_unit": "us", "page_checksum_verification": True}
-        with ParquetFile(data, pre_buffer=True, metadata=footer, **options) as parquet:
+        with ParquetFile(data, metadata=footer, **options) as parquet:
             names = parquet.schema_arrow.names
             wanted = [name for name in names if name.lower() in frame.places or frame.rescued is not None]
             # pyarrow would take a name with a dot for a field of a struct.
