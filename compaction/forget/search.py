@@ -354,10 +354,7 @@ def _plain(value: object) -> Any:
 
 def _in_any(store: Store, file: FileStat, sought: Sought) -> bool:
     if file.path.endswith(".parquet"):
-        with (
-            store.open_input(file.path, size_bytes=file.size_bytes) as data,
-            ParquetFile(data) as parquet,
-        ):
+        with store.open_input(file.path, size_bytes=file.size_bytes) as data, ParquetFile(data) as parquet:
             return any(_in_rows(batch, sought) for batch in parquet.iter_batches(_BATCH_ROWS))
     if file.path.endswith(".avro"):
         return _in_avro(store, file, sought)

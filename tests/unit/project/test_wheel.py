@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -82,6 +83,18 @@ def test_the_readme_of_a_package_index_has_no_links_into_the_repository(metadata
     assert "![" not in text
     assert "The plot" in readme
     assert "The plot" not in text
+
+
+def test_the_source_archive_has_what_its_readme_names(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    built = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert built.returncode == 0, built.stdout + built.stderr
+    (path,) = tmp_path.iterdir()
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    pages = {page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    assert len(pages) > 50
+    assert {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml"} | pages <= names
 
 
 def test_engines_are_extras(metadata: Message) -> None:
