@@ -52,8 +52,8 @@ class _NoSuchTableError(InputError):
     code = "no-such-table"
 
 
-def answer(text: str, mergers: Sequence[type[Merger]] = ()) -> str:
-    """The answer to a request. Errors of this library are answers, too."""
+def answer(text: str, mergers: Sequence[type[Merger]] = ()) -> bytes:
+    """The answer to a request, in JSON. Errors of this library are answers, too."""
     try:
         request = orjson.loads(text)
         if request["connector"] != jar_version():
@@ -64,7 +64,7 @@ def answer(text: str, mergers: Sequence[type[Merger]] = ()) -> str:
         found = _ANSWERS[request["do"]](request, _places(request), mergers)
     except LakeMergeError as error:
         found = {"error": {"code": error.code, "message": error.message}}
-    return orjson.dumps(found).decode()
+    return orjson.dumps(found)
 
 
 def _places(request: Mapping[str, Any]) -> Places:

@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 
 import orjson
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from lakemerge.connector.details import detail_rows, detail_schema
 from lakemerge.connector.requests import answer
+from lakemerge.spark.transport.answers import answering
 from lakemerge.spark_errors import carrying
 from lakemerge.table.kept import kept_table
 from mergers import Merger
@@ -36,8 +37,7 @@ class CatalogSource(DataSource):
     def schema(self) -> StructType:
         if "rows" in self.options:
             return StructType.fromJson(orjson.loads(detail_schema(self._request()["detail"])))
-        told = answer(self.options["request"], self.mergers)
-        return StructType([StructField("answer", StringType(), metadata={"answer": told})])
+        return answering(answer(self.options["request"], self.mergers))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return _Rows(self._request(), self.mergers)

@@ -16,7 +16,7 @@ from lakemerge.read.filter.prune import prune_file_slices
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.reads_per_write import note_read
 from lakemerge.read.scan import in_mode
-from lakemerge.spark.native import KernelSlices, kept_rows, name_of, plan_json, reachable
+from lakemerge.spark.native import KernelRead, KernelTasks, kept_rows, plan_json, reachable
 from lakemerge.table.kept import kept_table
 from lakemerge.table.open_table import OpenTable
 from mergers import Merger
@@ -59,8 +59,5 @@ def _planned(request: Mapping[str, Any], table: OpenTable, view: TableView) -> o
     file_slices = prune_file_slices(view, condition)
     note_read(view, file_slices)
     rows = kept_rows(handle, view, spec, file_slices, None)
-    kernel = None
-    if rows.kernel:
-        slices = KernelSlices(frozenset(map(name_of, rows.kernel)), handle.settings, request["tasks"])
-        kernel = {"lakemerge.slices": slices.to_json()}
+    kernel = KernelTasks(KernelRead(handle.settings), request["tasks"]) if rows.kernel else None
     return plan_json(rows, handle.store, kernel, view.config) | {"hadoop": dict(hadoop)}

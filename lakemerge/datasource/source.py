@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import pickle
 from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +27,7 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from compaction import maintain_landed, make_room
 from lakemerge._internal.collector import collector_paused
@@ -37,29 +36,29 @@ from lakemerge._internal.pools import thread_pool
 from lakemerge.commits.provenance import Isolation
 from lakemerge.datasource.feed_options import FEED_NAMES, FEED_OPTIONS, FeedOptions, either, flag, number, wants_feed
 from lakemerge.datasource.instants import Moments, Named, without_zone
+from lakemerge.datasource.partitions import KernelPartition
 from lakemerge.datasource.plans import plan
 from lakemerge.datasource.stream_sink import StreamWriter
 from lakemerge.datasource.stream_source import FeedReader, FeedStreamReader, RowsShown, batch_plan, stream_schema
 from lakemerge.delta import check_table_id
-from lakemerge.errors import DependencyMissingError, InputError, LakeMergeError, TableDamagedError
+from lakemerge.errors import DependencyMissingError, InputError, LakeMergeError
 from lakemerge.feed.difference import CHANGE_TYPE
 from lakemerge.handle import Handle
 from lakemerge.layout.view import TableView, build_file_slices
 from lakemerge.read.failed_keys import on_failed_keys
 from lakemerge.read.filter.filter import Filter, parse_filter
-from lakemerge.read.filter.prune import prune_file_slices
+from lakemerge.read.filter.prune import prune_file_slices, prune_parts
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.scan import asked_columns, in_mode, scan_part
-from lakemerge.read.splits import Part
 from lakemerge.results.writes import UpsertResult
 from lakemerge.schema.schema import from_delta_json, to_ddl, to_delta_json
 from lakemerge.spark.installed import can_write, check_writes
 from lakemerge.spark.jar import hidden_jar, jar_version, show_jar
-from lakemerge.spark.native import KernelSlices, name_of
+from lakemerge.spark.native import KERNEL_OPTION, KernelRead
 from lakemerge.spark.sessions import is_running, jvm_session, session_id, use_own_python
+from lakemerge.spark.transport.answers import answering
 from lakemerge.spark.transport.jobs import even_tasks, in_limit
 from lakemerge.spark.transport.portable import portable
-from lakemerge.spark.transport.sending import pickled
 from lakemerge.spark.writer import frame_schema, pack_rows
 from lakemerge.spark_errors import carrying
 from lakemerge.sql.times import parse_zone
@@ -98,9 +97,6 @@ _COLUMNS = "lakemerge.columns"
 that of the table."""
 _FILTER = "lakemerge.filter"
 """An internal option: what all rows that the query needs meet. Spark checks it again."""
-_SLICES = "lakemerge.slices"
-"""An internal option: the file slices that a task of a native scan merges, as JSON; see
-:class:`lakemerge.spark.native.KernelSlices`."""
 _JAR = "lakemerge.jar"
 """An internal option: the version of the jar that asks for the schema. If it is ours, the schema also names the version
 of the table, and the jar reads that by its own scan."""
@@ -112,7 +108,7 @@ _WRITE = "lakemerge.write"
 """An internal option: what a statement in SQL says of its write, as JSON; see :class:`_Statement`."""
 _ROWS = "lakemerge.rows"
 """An internal option: a stream of a catalog's table has the table's columns alone."""
-_INTERNAL = (_TABLE_ID, _COLUMNS, _FILTER, _SLICES, _JAR, _REQUEST, _WRITE, _ROWS)
+_INTERNAL = (_TABLE_ID, _COLUMNS, _FILTER, KERNEL_OPTION, _JAR, _REQUEST, _WRITE, _ROWS)
 _OWN_OPTIONS = frozenset(name.lower() for name in (*_NAMES, *_INTERNAL))
 _VERSIONS = ("version", "versionAsOf", "timestamp", "timestampAsOf")
 _OF_OVERWRITES = ("replaceWhere", "partitionOverwriteMode", "overwriteSchema")
@@ -166,8 +162,7 @@ class LakeMergeDataSource(DataSource):
     def schema(self) -> str | StructType:
         if _REQUEST in self.options:
             request = json.loads(self.options[_REQUEST])
-            told = plan(request, request["storage"], self.mergers).decode()
-            return StructType([StructField("answer", StringType(), metadata={"answer": told})])
+            return answering(plan(request, request["storage"], self.mergers))
         if "create" in _told(self.options):
             return "made BOOLEAN"  # there is no table yet, and Spark asks all the same
         if "skipDeletes" in self.options:
@@ -194,7 +189,7 @@ class LakeMergeDataSource(DataSource):
         failed = self.options.get("failedKeys", "raise")
         named = self._named()
         if _COLUMNS in self.options:
-            told = self.options.get(_SLICES)
+            told = self.options.get(KERNEL_OPTION)
             kept, view = self._kept()
             return _Reader(
                 kept.handle,
@@ -205,7 +200,7 @@ class LakeMergeDataSource(DataSource):
                 columns=dict(json.loads(self.options[_COLUMNS])),
                 types=from_delta_json(schema.json(), of_frame=True),
                 condition=self.options.get(_FILTER),
-                slices=None if told is None else KernelSlices.of_json(told),
+                kernel=None if told is None else KernelRead.of_json(told),
             )
         if named is None:
             table = self._open()
@@ -471,12 +466,6 @@ def register_in(spark: SparkSession, source: type[DataSource], mergers: Sequence
             ) from error
 
 
-class _Partition(InputPartition):
-    def __init__(self, parts: Sequence[Part]) -> None:
-        super().__init__(None)
-        self.parts = pickled(list(parts))
-
-
 class _Reader(DataSourceReader):
     def __init__(
         self,
@@ -489,14 +478,15 @@ class _Reader(DataSourceReader):
         columns: Mapping[str, str] = MappingProxyType({}),
         types: pa.Schema | None = None,
         condition: str | None = None,
-        slices: KernelSlices | None = None,
+        kernel: KernelRead | None = None,
     ) -> None:
         """
         :param names: the names of the columns that are read.
         :param columns: the table's columns with other names than those.
         :param types: the types of the columns that are read. Structs may lack fields of the table's.
         :param condition: what all rows that are needed meet.
-        :param slices: read these file slices alone.
+        :param kernel: how the parts of file slices are read that a plan gave to tasks. By default, tasks read all file
+            slices.
         """
         view, handle = in_mode(view, mode), on_failed_keys(handle, failed_keys)
         wanted = [columns.get(name, name) for name in names]
@@ -512,22 +502,16 @@ class _Reader(DataSourceReader):
         if types is not None:
             self._schema = pa.schema([types.field(name).with_nullable(True) for name in names])
         zone = None
-        if slices is not None:
-            self._spec = replace(self._spec, settings=slices.settings)
-            conditions = [f"({text}\n)" for text in (slices.filter, condition) if text is not None]
+        if kernel is not None:
+            self._spec = replace(self._spec, settings=kernel.settings)
+            conditions = [f"({text}\n)" for text in (kernel.filter, condition) if text is not None]
             condition = " AND ".join(conditions) or None
-            zone = slices.zone
+            zone = kernel.zone
         self._condition = _parsed(condition, view.config.schema, zone)
-        if slices is not None and self._condition is not None and not slices.computed:
+        self._has_plan = kernel is not None
+        if kernel is not None and self._condition is not None and not kernel.computed:
             self._condition = replace(self._condition, computed=())
-        self._file_slices = prune_file_slices(view, self._condition)
-        self._tasks = _READ_TASKS if slices is None else slices.tasks
-        if slices is not None:
-            there = {name_of(each): each for each in self._file_slices}
-            left_out = slices.names - there.keys()
-            if left_out and (strange := left_out - set(map(name_of, view.file_slices))):
-                raise TableDamagedError(f"version {view.version} has not the file slices {sorted(strange, key=repr)}")
-            self._file_slices = [each for name, each in there.items() if name in slices.names]
+        self._file_slices = [] if self._has_plan else prune_file_slices(view, self._condition)
 
     def __getstate__(self) -> dict[str, object]:
         """The state that Spark sends to each task. File slices are not part of it: each task gets its own."""
@@ -536,15 +520,18 @@ class _Reader(DataSourceReader):
     @carrying()
     def partitions(self) -> Sequence[InputPartition]:
         with collector_paused():
-            tasks = even_tasks(self._file_slices, self._spec.settings, at_least=self._tasks)
+            tasks = even_tasks(self._file_slices, self._spec.settings, at_least=_READ_TASKS)
             # If this list is empty, Spark runs one task without a partition.
-            return [_Partition(parts) for parts in tasks] or [_Partition(())]
+            return [KernelPartition.of(parts) for parts in tasks] or [KernelPartition()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, _Partition):
+        if not isinstance(partition, KernelPartition):
             return
         with carrying():
-            for part in pickle.loads(partition.parts):  # noqa: S301 - our own driver's bytes
+            parts = partition.parts()
+            if self._has_plan and self._condition is not None:
+                parts = prune_parts(parts, self._condition, self._spec.config)
+            for part in parts:
                 for table in scan_part(self._spec, part, self._columns, self._condition):
                     columns = [table.column(name) for name in self._shown]
                     shown = pa.table(columns, names=self._schema.names).cast(self._schema)

@@ -1,12 +1,11 @@
 """Reads a version through LakeMerge's own scan: Spark's Parquet reader with the rows of files that the version has.
 
 The plan is made here, and is JSON: the scan is in the jar (``connector/``, ``NativeScan``). File slices that need the
-kernel are named in it, and ``format("lakemerge")`` reads them in more tasks of the same scan.
+kernel are parts in it, and ``format("lakemerge")`` merges these in more tasks of the same scan.
 """
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import datetime as dt
 import decimal
@@ -34,22 +33,25 @@ from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.options import ReadPolicy, Settings
 from lakemerge.read.merge import MergeSpec
 from lakemerge.read.premerge import Premerged, premerge
+from lakemerge.read.splits import split_file_slices
 from lakemerge.read.stored_rows import SelectedFile, StoredRows, merged_files, stored_rows
 from lakemerge.schema.schema import to_delta_json
 from lakemerge.spark.jar import CATALOG_CLASS, PATHS, SWITCH, is_forbidden, jar_class
 from lakemerge.spark.names import quoted
 from lakemerge.spark.sessions import jvm_session, session_id, why_unplanned
-from lakemerge.spark.transport.jobs import map_evenly
+from lakemerge.spark.transport.answers import packed
+from lakemerge.spark.transport.jobs import map_evenly, parallelism
 from lakemerge.spark.transport.sending import pickled
 from lakemerge.storage import LocalStore, S3Store, Store
 from mergers import default_registry
 from mergers.logs import logger
 
 __all__ = [
-    "KernelSlices",
+    "KERNEL_OPTION",
+    "KernelRead",
+    "KernelTasks",
     "are_kept",
     "kept_rows",
-    "name_of",
     "named_frame",
     "native_frame",
     "plan_json",
@@ -61,6 +63,8 @@ __all__ = [
 _LOG = logger(__name__)
 _FRAMES: Final = "lakemerge.spark.NativeFrames"
 _SETTING: Final = "spark.lakemerge.nativeReads"
+KERNEL_OPTION: Final = "lakemerge.kernel"
+"""The option of ``format("lakemerge")`` that has a :class:`KernelRead`."""
 _EXPECTED: Final = "tableId"
 """An option of a catalog's read: which table it must be."""
 _ENTRY_BYTES: Final = 512
@@ -73,10 +77,13 @@ with it, and so does a read with another filter."""
 _frames: dict[str, Any] = {}
 """Session -> what makes frames in its JVM, or why there is none."""
 
+_PICKLES: Final = ("fileSlices", "lengths")
+"""What a plan has of pickled file slices."""
+
 SliceName = tuple[tuple[str | None, ...], int, str | None]
 
 
-def name_of(file_slice: FileSlice) -> SliceName:
+def _name_of(file_slice: FileSlice) -> SliceName:
     """What tells a file slice from all others of its version."""
     base = None if file_slice.base is None else file_slice.base.add.path
     return file_slice.bucket_id.partition, file_slice.bucket_id.bucket, base
@@ -85,17 +92,14 @@ def name_of(file_slice: FileSlice) -> SliceName:
 def _state_of(file_slice: FileSlice) -> tuple[Hashable, ...]:
     """What tells a file slice from those that other modes of reading have of the same version."""
     minor = file_slice.minor
-    return *name_of(file_slice), file_slice.merged_through, len(file_slice.blocks), minor and minor.superseded_key
+    return *_name_of(file_slice), file_slice.merged_through, len(file_slice.blocks), minor and minor.superseded_key
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class KernelSlices:
-    """File slices that tasks of ``format("lakemerge")`` merge, with what a read knows of them."""
+class KernelRead:
+    """How tasks of ``format("lakemerge")`` merge the parts of file slices that a plan gives them."""
 
-    names: frozenset[SliceName]
     settings: Settings
-    tasks: int
-    """How many tasks the cluster runs at a time."""
     filter: str | None = None
     """The text of a condition that all wanted rows meet."""
     zone: str | None = None
@@ -104,28 +108,24 @@ class KernelSlices:
     """Whether the computed parts of the condition count."""
 
     def to_json(self) -> str:
-        body = {
-            "slices": [[list(partition), bucket, base] for partition, bucket, base in sorted(self.names, key=repr)],
-            "settings": dataclasses.asdict(self.settings),
-            "tasks": self.tasks,
-            "filter": self.filter,
-            "zone": self.zone,
-            "computed": self.computed,
-        }
-        return orjson.dumps(body).decode()
+        return orjson.dumps(dataclasses.asdict(self)).decode()
 
     @staticmethod
-    def of_json(text: str) -> KernelSlices:
+    def of_json(text: str) -> KernelRead:
         body = orjson.loads(text)
         settings = body["settings"]
-        return KernelSlices(
-            frozenset((tuple(partition), bucket, base) for partition, bucket, base in body["slices"]),
-            Settings(**{**settings, "reads": ReadPolicy(**settings["reads"])}),
-            body["tasks"],
-            body["filter"],
-            body["zone"],
-            body["computed"],
-        )
+        return KernelRead(**{**body, "settings": Settings(**{**settings, "reads": ReadPolicy(**settings["reads"])})})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KernelTasks:
+    """The tasks of a plan's kernel."""
+
+    read: KernelRead
+    at_least: int
+    """How many tasks the cluster runs at a time."""
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Those of ``format("lakemerge")`` that say which version is read."""
 
 
 # Whether it can be read so
@@ -302,55 +302,54 @@ def _unpickled(work: Any, file_slice: bytes) -> Premerged:
 
 @collector_paused()
 def plan_json(
-    rows: StoredRows, store: Store, kernel: Mapping[str, str] | None, config: TableConfig | None = None
+    rows: StoredRows, store: Store, kernel: KernelTasks | None, config: TableConfig | None = None
 ) -> dict[str, Any]:
-    """The plan for the scan in the jar.
+    """The plan for the scan in the jar. Each property of files is one list: that is faster to write and to read.
 
-    :param kernel: the options of ``format("lakemerge")`` that read the file slices of the kernel.
+    :param kernel: ``None`` if no file slice is for the kernel.
     :param config: of the table. Without it, files are of no file slices.
     """
-    words = [file.words for file in rows.files if file.words is not None]
-    bits = np.concatenate(words).tobytes() if words else b""
+    files = rows.files
+    words = [file.words for file in files if file.words is not None]
+    told: dict[str, Any] = {
+        "urls": [store.spark_url(file.path) for file in files],
+        "bytes": [file.size_bytes for file in files],
+        "rows": [-1 if file.rows is None else file.rows for file in files],
+        "wanted": [file.wanted for file in files],
+        "words": [-1 if file.words is None else len(file.words) for file in files],
+        "skipped": [file.skipped for file in files],
+        "keeps": [file.keeps for file in files],
+    }
     plan: dict[str, Any] = {
-        "files": [
-            {
-                "url": store.spark_url(file.path),
-                "bytes": file.size_bytes,
-                "rows": -1 if file.rows is None else file.rows,
-                "wanted": file.wanted,
-                "words": -1 if file.words is None else len(file.words),
-                "skipped": file.skipped,
-                "keeps": file.keeps,
-            }
-            for file in rows.files
-        ],
-        "bits": base64.b64encode(bits).decode(),
+        "files": told,
+        "bits": packed(np.concatenate(words).tobytes() if words else b""),
         "streams": [len(stream) for stream in rows.streams],
         "streamRows": rows.stream_rows,
     }
     if kernel is not None:
-        most = sum(each.stored_rows + sum(block.rows for block in each.blocks) for each in rows.kernel)
+        parts = split_file_slices(rows.kernel, kernel.read.settings.target_task_bytes)
+        firsts = [part for part in parts if part.number == 0]
+        sent = [pickled(part.file_slice) for part in firsts]
         plan["kernel"] = {
-            "options": dict(kernel),
-            "rows": most,
-            "bytes": sum(file_slice.stored_bytes for file_slice in rows.kernel),
+            "options": {KERNEL_OPTION: kernel.read.to_json(), **kernel.options},
+            "rows": sum(each.stored_rows + sum([block.rows for block in each.blocks]) for each in rows.kernel),
+            "fileSlices": packed(b"".join(sent)),
+            "lengths": [len(each) for each in sent],
+            "counts": [part.count for part in firsts],
+            "bytes": [part.stored_bytes for part in firsts],
+            "atLeast": kernel.at_least,
+            "taskBytes": kernel.read.settings.target_task_bytes,
         }
     if config is not None:
         names = config.names
         plan["fileNames"] = {name: stored for name, stored in names.stored.items() if name != stored}
         slices = _Slices(config)
-        for told, owner in zip(plan["files"], rows.owners, strict=True):
-            told["slices"] = [slices.number(owner)]
-        plan["streamSlices"] = [[slices.number(file_slice)] for file_slice in rows.stream_owners]
+        told["slices"] = [slices.number(owner) for owner in rows.owners]
+        plan["streamSlices"] = [slices.number(file_slice) for file_slice in rows.stream_owners]
         if kernel is not None:
-            plan["kernel"]["slices"] = [slices.number(each) for each in sorted(rows.kernel, key=_order)]
+            plan["kernel"]["slices"] = [slices.number(part.file_slice) for part in firsts]
         plan["slices"] = slices.told()
     return plan
-
-
-def _order(file_slice: FileSlice) -> str:
-    """File slices are in this order in :class:`KernelSlices`."""
-    return repr(name_of(file_slice))
 
 
 class _Slices:
@@ -365,7 +364,7 @@ class _Slices:
         self._partitions: dict[tuple[str | None, ...], int] = {}
 
     def number(self, file_slice: FileSlice) -> int:
-        name = name_of(file_slice)
+        name = _name_of(file_slice)
         found = self._numbers.get(name)
         if found is None:
             found = self._numbers[name] = len(self._told)
@@ -417,34 +416,25 @@ def native_frame(
     view: TableView,
     rows: StoredRows,
     columns: Sequence[str],
-    slices: KernelSlices | None,
+    read: KernelRead | None,
 ) -> DataFrame:
     """The rows.
 
     :param columns: at least one.
-    :param slices: the file slices of the kernel; ``None`` if there are none.
+    :param read: how tasks merge the file slices of the kernel; ``None`` if there are none.
     """
-    metadata = view.snapshot.metadata
     kernel = None
-    if slices is not None:
-        kernel = {
-            "path": handle.store.url,
-            "version": str(view.version),
-            "lakemerge.tableId": metadata.id,
-            "lakemerge.slices": slices.to_json(),
-        }
+    if read is not None:
+        version = {"version": str(view.version), "lakemerge.tableId": view.snapshot.metadata.id}
+        kernel = KernelTasks(read, parallelism(spark), {"path": handle.store.url, **version})
     schema = pa.schema([view.config.schema.field(name).with_nullable(True) for name in columns])
-    plan = plan_json(rows, handle.store, kernel, view.config)
-    text = orjson.dumps({**plan, "schema": to_delta_json(schema)})
+    plan = {**plan_json(rows, handle.store, kernel, view.config), "schema": to_delta_json(schema)}
+    told = {"name": f"{handle.store.url}, version {view.version}", "identity": _identity(rows, plan)}
+    plan_text = orjson.dumps({**plan, **told})
     # The logger of calls into the JVM leaves out the values of such options.
     hadoop = cast("Any", spark)._jvm.java.util.HashMap()
     for name, value in reachable(handle.store)[1].items():
         hadoop.put(name, value)
-    identity = hashlib.sha256(text)
-    for stream in rows.streams:
-        identity.update(stream)
-    told = {"name": f"{handle.store.url}, version {view.version}", "identity": identity.hexdigest()}
-    plan_text = text[:-1] + b"," + orjson.dumps(told)[1:]
     if not rows.streams:
         return DataFrame(_frames_of(spark).read(jvm_session(spark), plan_text, None, hadoop), spark)
     # A file is faster than the socket between Python and the JVM, which takes text alone.
@@ -453,3 +443,15 @@ def native_frame(
             file.write(stream)
         file.flush()
         return DataFrame(_frames_of(spark).read(jvm_session(spark), plan_text, file.name, hadoop), spark)
+
+
+def _identity(rows: StoredRows, plan: Mapping[str, Any]) -> str:
+    """The same for the same read. Pickles of equal file slices may differ, so they do not count."""
+    kernel = {name: told for name, told in plan.get("kernel", {}).items() if name not in _PICKLES}
+    found = hashlib.sha256(orjson.dumps({**plan, "kernel": kernel}))
+    for file_slice in rows.kernel:
+        blocks = [(each.file.path, each.first_row_group, each.version) for each in file_slice.blocks]
+        found.update(repr((_state_of(file_slice), file_slice.wanted, blocks)).encode())
+    for stream in rows.streams:
+        found.update(stream)
+    return found.hexdigest()

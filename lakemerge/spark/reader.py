@@ -31,10 +31,9 @@ from lakemerge.spark.access import why_through_arrow
 from lakemerge.spark.kernel import scan_merging
 from lakemerge.spark.names import are_patterns, filtered, selected
 from lakemerge.spark.native import (
-    KernelSlices,
+    KernelRead,
     are_kept,
     kept_rows,
-    name_of,
     named_frame,
     native_frame,
     why_not_kernel,
@@ -43,7 +42,6 @@ from lakemerge.spark.native import (
 from lakemerge.spark.premerge import is_kept, scan_premerging
 from lakemerge.spark.scans import scan_clean, scan_minor
 from lakemerge.spark.sessions import jvm_session, prepare_workers
-from lakemerge.spark.transport.jobs import parallelism
 from lakemerge.sql.times import parse_zone
 from mergers import default_registry
 
@@ -172,17 +170,17 @@ def _native(
     places = {id(file_slice) for file_slice in may_pick_places(file_slices, spec)}
     first = [file_slice for file_slice in ways.premerge if id(file_slice) not in places]
     rows = kept_rows(handle, view, spec, file_slices, spark, columns=columns, first=first)
-    slices = None
+    read = None
     if rows.kernel:
         # More than the metadata said, if a log lacks columns.
         if why_not_kernel(spark, handle, spec) is not None:
             return None
         prepare_workers(spark)
-        slices = KernelSlices(frozenset(map(name_of, rows.kernel)), handle.settings, parallelism(spark))
+        read = KernelRead(handle.settings)
         if known is not None:
             zone = str(spark.conf.get("spark.sql.session.timeZone"))
-            slices = replace(slices, filter=known[0], zone=zone, computed=bool(known[1].computed))
-    return native_frame(spark, handle, view, rows, columns, slices)
+            read = replace(read, filter=known[0], zone=zone, computed=bool(known[1].computed))
+    return native_frame(spark, handle, view, rows, columns, read)
 
 
 def _united(

@@ -11,10 +11,10 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import pairwise
+from itertools import compress, pairwise
 
 import numpy as np
 import orjson
@@ -24,17 +24,18 @@ import pyarrow.compute as pc
 from lakemerge._internal.collector import collector_paused
 from lakemerge.errors import TableDamagedError
 from lakemerge.format.config import TableConfig
-from lakemerge.format.keys import Key, KeySpan, Partition, SoughtKeys, keys_at
+from lakemerge.format.keys import BucketId, Key, KeySpan, Partition, SoughtKeys, keys_at
 from lakemerge.format.log_block import LogBlock
 from lakemerge.layout.partition import parse_partition_value
-from lakemerge.layout.placement import place_rows
+from lakemerge.layout.placement import PlacedRows, place_rows
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.filter.filter import FileStats, Filter, prune
 from lakemerge.read.filter.predicates import Points
 from lakemerge.read.runs import key_position
+from lakemerge.read.splits import Part
 from mergers.keys import KeyColumns, key_columns, sort_order
 
-__all__ = ["file_slices_of_keys", "narrowed_to_keys", "prune_file_slices"]
+__all__ = ["file_slices_of_keys", "narrowed_to_keys", "prune_file_slices", "prune_parts"]
 
 _FEW_KEYS = 100
 _MAX_KEYS = 100_000
@@ -56,20 +57,46 @@ def prune_file_slices(view: TableView, condition: Filter | None, *, exact: bool 
     )
     if condition is None or not there:
         return there
+    return list(compress(there, _may_match(there, condition, view.config)))
+
+
+def _may_match(file_slices: Sequence[FileSlice], condition: Filter, config: TableConfig) -> list[bool]:
+    """Whether statistics and partition values let each file slice hold matching rows."""
     with collector_paused():
-        values = cache(partial(_partition_values, config=view.config, columns=condition.columns))
+        values = cache(partial(_partition_values, config=config, columns=condition.columns))
         stats = [
-            _statistics(file_slice, values(file_slice.bucket_id.partition), view.config, condition.columns)
-            for file_slice in there
+            _statistics(file_slice, values(file_slice.bucket_id.partition), config, condition.columns)
+            for file_slice in file_slices
         ]
         try:
-            keep = prune(condition, stats)
+            return prune(condition, stats).tolist()
         except _UNTYPED as error:
-            damage = _damaged_statistics(condition, there, stats)
+            damage = _damaged_statistics(condition, file_slices, stats)
             if damage is None:
                 raise
             raise damage from error
-    return [file_slice for file_slice, kept in zip(there, keep.tolist(), strict=True) if kept]
+
+
+def prune_parts(parts: Sequence[Part], condition: Filter, config: TableConfig) -> list[Part]:
+    """The parts that may hold matching rows, for whoever has no more of the version. If the condition names keys, the
+    first part of a file slice gives all of its rows with these keys, and the others give none."""
+    found = list(compress(parts, _may_match([part.file_slice for part in parts], condition, config)))
+    if all(part.file_slice.wanted is not None for part in found):
+        return found
+    keys = _keys_asked(condition, config)
+    if keys is None:
+        return found
+    places = cache(partial(_keys_by_bucket, keys, config))
+    return [left for part in found if (left := _narrowed_part(part, places)) is not None]
+
+
+def _narrowed_part(part: Part, places: Callable[[int], Mapping[BucketId, KeyColumns]]) -> Part | None:
+    file_slice = part.file_slice
+    if file_slice.wanted is not None:
+        return part
+    keys = places(file_slice.buckets).get(file_slice.bucket_id) if part.number == 0 else None
+    narrowed = None if keys is None else narrowed_to_keys(file_slice, keys)
+    return None if narrowed is None else Part(narrowed, 0, 1, part.stored_bytes)
 
 
 def file_slices_of_keys(view: TableView, keys: pa.Table, *, exact: bool = False) -> list[FileSlice]:
@@ -80,9 +107,7 @@ def file_slices_of_keys(view: TableView, keys: pa.Table, *, exact: bool = False)
         this is for reads in this process.
     """
     config, buckets = view.config, view.config.buckets or 1
-    for name in config.partition_by:
-        if pa.types.is_string(keys.schema.field(name).type):
-            keys = keys.filter(pc.not_equal(keys.column(name), ""))  # no row has it: "" is not a partition value
+    keys = _placeable(keys, config)
     placed = place_rows(keys, config, buckets)
     if view.layout.counts:
         # Several buckets of the table are one bucket here. It has the number of one of them.
@@ -90,16 +115,34 @@ def file_slices_of_keys(view: TableView, keys: pa.Table, *, exact: bool = False)
         parts = [view.layout.bucket_of(*placed.bucket(slot)) for slot in found.tolist()]
         own = [slot - slot % buckets + part.bucket for slot, part in zip(found.tolist(), parts, strict=True)]
         placed = replace(placed, slots=np.array(own, dtype=np.int64)[place])
+    narrowed = [
+        narrowed_to_keys(file_slice, asked, exact=exact)
+        for bucket_id, asked in _by_bucket(keys, placed, config)
+        for file_slice in view.file_slices_of(bucket_id)
+    ]
+    return [file_slice for file_slice in narrowed if file_slice is not None]
+
+
+def _placeable(keys: pa.Table, config: TableConfig) -> pa.Table:
+    for name in config.partition_by:
+        if pa.types.is_string(keys.schema.field(name).type):
+            keys = keys.filter(pc.not_equal(keys.column(name), ""))  # no row has it: "" is not a partition value
+    return keys
+
+
+def _keys_by_bucket(keys: pa.Table, config: TableConfig, buckets: int) -> Mapping[BucketId, KeyColumns]:
+    keys = _placeable(keys, config)
+    return dict(_by_bucket(keys, place_rows(keys, config, buckets), config))
+
+
+def _by_bucket(keys: pa.Table, placed: PlacedRows, config: TableConfig) -> Iterator[tuple[BucketId, KeyColumns]]:
+    """The keys of each bucket, in key order."""
     order = placed.by_bucket()  # the keys of a bucket stay in key order
     slots = placed.slots[order]
     columns = tuple(column.take(pa.array(order)) for column in key_columns(keys, config.key))
     starts = np.flatnonzero(np.diff(slots, prepend=-1)).tolist()
-    narrowed = []
     for start, end in pairwise([*starts, len(slots)]):
-        asked = tuple(column.slice(start, end - start) for column in columns)
-        file_slices = view.file_slices_of(placed.bucket(int(slots[start])))
-        narrowed += [narrowed_to_keys(file_slice, asked, exact=exact) for file_slice in file_slices]
-    return [file_slice for file_slice in narrowed if file_slice is not None]
+        yield placed.bucket(int(slots[start])), tuple(column.slice(start, end - start) for column in columns)
 
 
 def narrowed_to_keys(file_slice: FileSlice, keys: KeyColumns, *, exact: bool = False) -> FileSlice | None:

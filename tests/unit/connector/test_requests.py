@@ -67,7 +67,7 @@ def planned(path: Path, loaded: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def rows_in(plan: dict[str, Any]) -> int:
-    return sum(file["wanted"] for file in plan["files"])
+    return sum(plan["files"]["wanted"])
 
 
 def test_a_version_is_planned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_a_version_is_planned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         patched.setattr("lakemerge.spark.native.plan_json", None)
         assert planned(path, loaded) == whole
     assert requests() == {"list": 1}
-    assert len(planned(path, loaded, conditions=["k = 3"])["files"]) == 1
+    assert len(planned(path, loaded, conditions=["k = 3"])["files"]["urls"]) == 1
     assert "refused" in planned(path, loaded, options={"strange": "1"})
     table.upsert(pa.table({"k": [200], "v": ["b"]}))
     assert rows_in(planned(path, loaded)) == 100, "the version stays"

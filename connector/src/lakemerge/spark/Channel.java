@@ -1,15 +1,19 @@
 package lakemerge.spark;
 
-import com.fasterxml.jackson.core.JsonProcessingException;
+import com.fasterxml.jackson.core.JsonFactory;
+import com.fasterxml.jackson.core.StreamReadConstraints;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import com.github.luben.zstd.Zstd;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
+import java.util.Base64;
 import java.util.Map;
 import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.types.Metadata;
 
 /**
  * Requests to LakeMerge's Python, as JSON. The catalog knows nothing of tables itself: what a table is, and how one is
@@ -19,7 +23,10 @@ import org.apache.spark.sql.connector.catalog.Identifier;
  * process for that, so a request takes some 40 ms.
  */
 final class Channel {
-  static final ObjectMapper JSON = new ObjectMapper();
+  /** Long bytes are one text in a plan. Jackson refuses more than 20 million characters, unless it is told otherwise. */
+  static final ObjectMapper JSON = new ObjectMapper(JsonFactory.builder()
+      .streamReadConstraints(StreamReadConstraints.builder().maxStringLength(Integer.MAX_VALUE).build())
+      .build());
   /** Which sources this jar was built from. Python refuses the jar of another version of itself. */
   static final String VERSION = version();
 
@@ -54,12 +61,10 @@ final class Channel {
   JsonNode ask(ObjectNode request, Identifier table) {
     ObjectNode options = request.putObject("storage");
     storage.forEach(options::put);
-    String text = new PythonSource(source, Map.of(option, request.toString()))
-        .schema()
-        .apply(0)
-        .metadata()
-        .getString("answer");
-    JsonNode answer = parsed(text);
+    Metadata told = new PythonSource(source, Map.of(option, request.toString())).schema().apply(0).metadata();
+    JsonNode answer = told.contains("answer")
+        ? parsed(told.getString("answer"))
+        : parsed(unpacked(String.join("", told.getStringArray("packed"))));
     if (answer.has("error")) {
       throw Errors.answered(answer.get("error"), table);
     }
@@ -74,10 +79,21 @@ final class Channel {
     }
   }
 
+  /** Bytes that Python has packed: their number, and the bytes, compressed, in Base64. */
+  static byte[] unpacked(String text) {
+    int space = text.indexOf(' ');
+    int length = Integer.parseInt(text.substring(0, space));
+    return length == 0 ? new byte[0] : Zstd.decompress(Base64.getDecoder().decode(text.substring(space + 1)), length);
+  }
+
   static JsonNode parsed(String text) {
+    return parsed(text.getBytes(StandardCharsets.UTF_8));
+  }
+
+  static JsonNode parsed(byte[] text) {
     try {
       return JSON.readTree(text);
-    } catch (JsonProcessingException error) {
+    } catch (IOException error) {
       throw new IllegalArgumentException("LakeMerge's Python did not answer in JSON", error);
     }
   }

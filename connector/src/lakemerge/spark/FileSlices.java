@@ -52,6 +52,8 @@ import scala.runtime.AbstractPartialFunction;
  * <p>All values are Spark's internal ones.
  */
 final class FileSlices {
+  /** So many keys are few. */
+  private static final int FEW_KEYS = 100;
   /** So many keys are hashed at most. For more, buckets are not looked at. */
   private static final long MOST_HASHES = 4_000_000;
 
@@ -150,12 +152,18 @@ final class FileSlices {
   }
 
   /**
-   * The file slices that may hold rows that meet all conditions; nothing if all may.
+   * @param slices the numbers of file slices
+   * @param isOfFewKeys whether conditions name few keys, so that little of each file slice is read
+   */
+  record Choice(BitSet slices, boolean isOfFewKeys) {}
+
+  /**
+   * The file slices that may hold rows that meet all conditions; nothing if all may, and keys are not few.
    *
    * @param conditions on rows
    * @param listed the only values that columns have, too
    */
-  Optional<BitSet> matching(List<Expression> conditions, Map<String, Set<Object>> listed) {
+  Optional<Choice> matching(List<Expression> conditions, Map<String, Set<Object>> listed) {
     if (slices.isEmpty() || (conditions.isEmpty() && listed.isEmpty())) {
       return Optional.empty();
     }
@@ -181,7 +189,12 @@ final class FileSlices {
       Buckets own = buckets.get(slice.partition);
       found.set(number, own != null && own.mayHold(slice) && reaches(slice, ends));
     }
-    return found.cardinality() == slices.size() ? Optional.empty() : Optional.of(found);
+    // Python judges rows by the conditions alone. It does not know what a runtime filter lists.
+    boolean isOfFewKeys =
+        listed.isEmpty() && buckets.stream().allMatch(each -> each == null || each.areAtMost(FEW_KEYS));
+    return found.cardinality() == slices.size() && !isOfFewKeys
+        ? Optional.empty()
+        : Optional.of(new Choice(found, isOfFewKeys));
   }
 
   /** The values that a runtime filter lists, by column. */
@@ -382,6 +395,10 @@ final class FileSlices {
 
     Buckets(long[] hashes) {
       this.hashes = hashes;
+    }
+
+    boolean areAtMost(int keys) {
+      return hashes != null && hashes.length <= keys;
     }
 
     boolean mayHold(Slice slice) {

@@ -2,7 +2,6 @@ package lakemerge.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import java.io.IOException;
-import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.util.EnumSet;
 import java.util.HashMap;
@@ -39,7 +38,7 @@ public final class NativeFrames {
    */
   public Dataset<Row> read(SparkSession session, byte[] plan, String streams, Map<String, String> hadoop)
       throws IOException {
-    JsonNode told = Channel.parsed(new String(plan, StandardCharsets.UTF_8));
+    JsonNode told = Channel.parsed(plan);
     byte[] merged = streams == null ? new byte[0] : Files.readAllBytes(java.nio.file.Path.of(streams));
     Table table = new PlannedTable(session, told, new ReadPlan(told, merged, hadoop));
     return Dataset$.MODULE$.ofRows(

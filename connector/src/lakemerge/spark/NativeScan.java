@@ -229,15 +229,13 @@ final class NativeScan
     if (partitions == null) {
       List<InputPartition> found = new ArrayList<>();
       if (kernel != null) {  // these first, because they take longest
-        for (InputPartition partition : Errors.unwrapped(() -> python().planInputPartitions())) {
-          found.add(new NativeReaders.Merged(partition));
-        }
+        plan.kernelParts.tasks().forEach(task -> found.add(new NativeReaders.Merged(task)));
       }
       if (!plan.merged.isEmpty()) {
         byte[][] streams = plan.merged.toArray(byte[][]::new);
         Broadcast<byte[][]> sent = session.sparkContext().broadcast(streams, ClassTag$.MODULE$.apply(byte[][].class));
         for (int number = 0; number < streams.length; number++) {
-          found.add(new NativeReaders.Premerged(sent, number, bucket(plan.slicesOfStream(number))));
+          found.add(new NativeReaders.Premerged(sent, number, bucket(plan.sliceOfStream(number))));
         }
       }
       found.addAll(ofFiles());
@@ -291,12 +289,12 @@ final class NativeScan
         && session.sessionState().conf().v2BucketingEnabled()
         && plan.slices.buckets() > 1
         && plan.slices.bucketColumn().filter(List.of(readSchema().fieldNames())::contains).isPresent()
-        && IntStream.range(0, plan.files.size()).allMatch(file -> plan.slicesOf(file).length == 1)
-        && IntStream.range(0, plan.merged.size()).allMatch(stream -> plan.slicesOfStream(stream).length == 1);
+        && IntStream.range(0, plan.files.size()).allMatch(file -> plan.sliceOf(file) >= 0)
+        && IntStream.range(0, plan.merged.size()).allMatch(stream -> plan.sliceOfStream(stream) >= 0);
   }
 
-  private int bucket(int[] slices) {
-    return slices.length == 1 ? plan.slices.bucketOf(slices[0]) : -1;
+  private int bucket(int slice) {
+    return slice < 0 ? -1 : plan.slices.bucketOf(slice);
   }
 
   /** The numbers of the files with rows, by bucket. */
@@ -304,7 +302,7 @@ final class NativeScan
     Map<Integer, List<Integer>> found = new TreeMap<>();
     for (int file = 0; file < plan.files.size(); file++) {
       if (plan.files.get(file).wanted() > 0) {
-        found.computeIfAbsent(bucket(plan.slicesOf(file)), bucket -> new ArrayList<>()).add(file);
+        found.computeIfAbsent(bucket(plan.sliceOf(file)), bucket -> new ArrayList<>()).add(file);
       }
     }
     return found;

@@ -23,8 +23,8 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
  * LakeMerge's Python data sources. Classes of Spark that are not its public interface are used here, in
- * {@link StateRows}, in {@link RowBridge}, and for native reads in {@link SparkReader}, {@link KernelBatches} and
- * {@link NativeFrames}.
+ * {@link StateRows}, in {@link RowBridge}, and for native reads in {@link SparkReader}, {@link KernelParts},
+ * {@link KernelBatches} and {@link NativeFrames}.
  */
 final class PythonSource {
   private static final String TRANSACTION_APPLICATION = "spark.lakemerge.txnAppId";

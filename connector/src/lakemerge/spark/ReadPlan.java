@@ -1,14 +1,12 @@
 package lakemerge.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
-import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.LongBuffer;
 import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.Base64;
 import java.util.BitSet;
 import java.util.HashMap;
 import java.util.List;
@@ -19,8 +17,6 @@ import org.apache.spark.sql.classic.SparkSession$;
 
 /** How a version is read, as Python planned it: files with the rows that it has of them, and what the kernel merges. */
 final class ReadPlan {
-  private static final String KERNEL_SLICES = "lakemerge.slices";
-
   /** Why Spark's own reader cannot be used; {@code null} where it can. */
   final String refusal;
   final List<StoredFile> files = new ArrayList<>();
@@ -31,18 +27,18 @@ final class ReadPlan {
   final long mergedRows;
   /** Options of the Python data source that merges the other file slices; {@code null} where there are none. */
   final Map<String, String> kernel;
-  /** About how many rows the kernel gives, at most, and how many bytes it reads. */
+  /** What it merges; {@code null} where there are no such options. */
+  final KernelParts kernelParts;
+  /** About how many rows the kernel gives, at most. */
   final long kernelRows;
-  final long kernelBytes;
   /** What files call columns that have other names there. */
   final Map<String, String> fileNames;
   final FileSlices slices;
   /** The file slices that are read, by their numbers; {@code null}: all. */
   final BitSet chosen;
-  /** Of each file, each stream and the kernel: the numbers of the file slices that have rows there. */
-  private final List<int[]> ofFiles = new ArrayList<>();
-  private final List<int[]> ofStreams = new ArrayList<>();
-  private final int[] ofKernel;
+  /** Of each file and each stream: the number of the file slice that has rows there; -1 if that is not known. */
+  private final List<Integer> ofFiles = new ArrayList<>();
+  private final List<Integer> ofStreams = new ArrayList<>();
 
   /**
    * What Python is asked for a plan.
@@ -70,48 +66,42 @@ final class ReadPlan {
       merged.add(Arrays.copyOfRange(streams, begin, begin + size.asInt()));
       begin += size.asInt();
     }
-    plan.path("streamSlices").forEach(slices -> ofStreams.add(numbers(slices)));
+    for (int stream = 0; stream < merged.size(); stream++) {
+      ofStreams.add(plan.path("streamSlices").path(stream).asInt(-1));
+    }
     mergedRows = plan.path("streamRows").asLong();
     refusal = plan.path("refused").asText(null);
     this.hadoop = new HashMap<>(hadoop);
     JsonNode tasks = plan.path("kernel");
     kernel = tasks.isObject() ? LakeMergeCatalog.texts(tasks.path("options")) : null;
+    kernelParts = tasks.isObject() ? new KernelParts(tasks) : null;
     kernelRows = tasks.path("rows").asLong();
-    kernelBytes = tasks.path("bytes").asLong();
-    ofKernel = numbers(tasks.path("slices"));
     fileNames = LakeMergeCatalog.texts(plan.path("fileNames"));
     slices = new FileSlices(plan.path("slices"));
     chosen = null;
-    LongBuffer bits = ByteBuffer.wrap(Base64.getDecoder().decode(plan.path("bits").asText()))
+    LongBuffer bits = ByteBuffer.wrap(Channel.unpacked(plan.path("bits").asText("0 ")))
         .order(ByteOrder.LITTLE_ENDIAN)
         .asLongBuffer();
+    JsonNode told = plan.path("files");
     int taken = 0;
-    for (JsonNode file : plan.path("files")) {
+    for (int file = 0; file < told.path("urls").size(); file++) {
       long[] own = null;
-      int words = file.path("words").asInt(-1);
+      int words = told.path("words").get(file).asInt();
       if (words >= 0) {
         own = new long[words];
         bits.get(taken, own);
         taken += words;
       }
       files.add(new StoredFile(
-          file.path("url").asText(),
-          file.path("bytes").asLong(),
-          file.path("rows").asLong(),
-          file.path("wanted").asLong(),
+          told.path("urls").get(file).asText(),
+          told.path("bytes").get(file).asLong(),
+          told.path("rows").get(file).asLong(),
+          told.path("wanted").get(file).asLong(),
           own,
-          file.path("skipped").asInt(),
-          file.path("keeps").asBoolean()));
-      ofFiles.add(numbers(file.path("slices")));
+          told.path("skipped").get(file).asInt(),
+          told.path("keeps").get(file).asBoolean()));
+      ofFiles.add(told.path("slices").path(file).asInt(-1));
     }
-  }
-
-  private static int[] numbers(JsonNode told) {
-    int[] found = new int[told.size()];
-    for (int at = 0; at < found.length; at++) {
-      found[at] = told.get(at).asInt();
-    }
-    return found;
   }
 
   /**
@@ -119,8 +109,9 @@ final class ReadPlan {
    *
    * @param some how many of the first files
    * @param of the file slices that are read
+   * @param isOfFewKeys whether few keys are read of each
    */
-  private ReadPlan(ReadPlan whole, int some, boolean merges, BitSet of) {
+  private ReadPlan(ReadPlan whole, int some, boolean merges, BitSet of, boolean isOfFewKeys) {
     refusal = whole.refusal;
     hadoop = whole.hadoop;
     fileNames = whole.fileNames;
@@ -133,46 +124,25 @@ final class ReadPlan {
       }
     }
     for (int stream = 0; stream < whole.merged.size(); stream++) {
-      boolean isKnown = stream < whole.ofStreams.size();
-      if (!isKnown || isIn(of, whole.ofStreams.get(stream))) {
+      if (isIn(of, whole.ofStreams.get(stream))) {
         merged.add(whole.merged.get(stream));
-        ofStreams.add(isKnown ? whole.ofStreams.get(stream) : new int[0]);
+        ofStreams.add(whole.ofStreams.get(stream));
       }
     }
     mergedRows = share(whole.mergedRows, merged.size(), whole.merged.size());
-    List<Integer> left = new ArrayList<>();
-    for (int at = 0; at < whole.ofKernel.length; at++) {
-      if (of == null || of.get(whole.ofKernel[at])) {
-        left.add(at);
-      }
-    }
-    boolean hasKernel = merges && whole.kernel != null && (whole.ofKernel.length == 0 || !left.isEmpty());
-    ofKernel = left.stream().mapToInt(at -> whole.ofKernel[at]).toArray();
-    kernel = hasKernel ? named(whole, left) : null;
-    kernelRows = hasKernel ? share(whole.kernelRows, left.size(), whole.ofKernel.length) : 0;
-    kernelBytes = hasKernel ? share(whole.kernelBytes, left.size(), whole.ofKernel.length) : 0;
+    KernelParts left = merges && whole.kernel != null ? whole.kernelParts.of(slice -> isIn(of, slice)) : null;
+    boolean hasKernel = left != null && left.count() > 0;
+    kernel = hasKernel ? whole.kernel : null;
+    kernelRows = hasKernel ? share(whole.kernelRows, left.count(), whole.kernelParts.count()) : 0;
+    kernelParts = hasKernel ? (isOfFewKeys ? left.whole() : left) : null;
   }
 
-  private static boolean isIn(BitSet chosen, int[] slices) {
-    return chosen == null || slices.length == 0 || Arrays.stream(slices).anyMatch(chosen::get);
+  private static boolean isIn(BitSet chosen, int slice) {
+    return chosen == null || slice < 0 || chosen.get(slice);
   }
 
   private static long share(long all, int some, int of) {
     return some == of ? all : all * some / of;
-  }
-
-  /** Options of the kernel that name some of its file slices. */
-  private static Map<String, String> named(ReadPlan whole, List<Integer> left) {
-    if (left.size() == whole.ofKernel.length) {
-      return whole.kernel;
-    }
-    ObjectNode told = (ObjectNode) Channel.parsed(whole.kernel.get(KERNEL_SLICES));
-    ArrayNode names = Channel.JSON.createArrayNode();
-    left.forEach(at -> names.add(told.path("slices").get(at)));
-    told.set("slices", names);
-    Map<String, String> options = new HashMap<>(whole.kernel);
-    options.put(KERNEL_SLICES, told.toString());
-    return options;
   }
 
   /** The rows of the version, without those of the kernel. About so many, if file slices were left out. */
@@ -183,16 +153,17 @@ final class ReadPlan {
   /** About how many bytes are read. */
   long bytes() {
     long stored = files.stream().mapToLong(StoredFile::bytes).sum();
-    return stored + merged.stream().mapToLong(stream -> stream.length).sum() + kernelBytes;
+    long computed = merged.stream().mapToLong(stream -> stream.length).sum();
+    return stored + computed + (kernelParts == null ? 0 : kernelParts.bytes());
   }
 
-  /** The file slices that a file has rows of. */
-  int[] slicesOf(int file) {
+  /** The file slice that a file has rows of; -1 if that is not known. */
+  int sliceOf(int file) {
     return ofFiles.get(file);
   }
 
-  /** The file slice of merged rows. */
-  int[] slicesOfStream(int stream) {
+  /** The file slice of merged rows; -1 if that is not known. */
+  int sliceOfStream(int stream) {
     return ofStreams.get(stream);
   }
 
@@ -204,7 +175,7 @@ final class ReadPlan {
       found += files.get(some).wanted();
       some++;
     }
-    return new ReadPlan(this, some, found < rows, chosen);
+    return new ReadPlan(this, some, found < rows, chosen, false);
   }
 
   /** The plan without file slices that cannot hold rows that meet the conditions. */
@@ -212,10 +183,11 @@ final class ReadPlan {
     return slices.matching(conditions, listed).map(this::of).orElse(this);
   }
 
-  private ReadPlan of(BitSet some) {
+  private ReadPlan of(FileSlices.Choice choice) {
+    BitSet some = choice.slices();
     if (chosen != null) {
       some.and(chosen);
     }
-    return new ReadPlan(this, files.size(), true, some);
+    return new ReadPlan(this, files.size(), true, some, choice.isOfFewKeys());
   }
 }

@@ -14,6 +14,7 @@ public final class Sparks {
   private static final List<String> INTERNALS = List.of(
       "org.apache.spark.sql.execution.datasources.DataSource$#lookupDataSourceV2",
       "org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2#setShortName",
+      "org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition#pickedPartition",
       "org.apache.spark.sql.execution.datasources.v2.python.PythonWriterCommitMessage#pickledMessage",
       "org.apache.spark.sql.execution.SQLExecution#getQueryExecution",
       "org.apache.spark.sql.execution.QueryExecution#logical",
