@@ -19,7 +19,7 @@ from lakemerge.format.config import TableConfig
 from lakemerge.format.minor import Minor
 from lakemerge.format.names import BASE_FOLDER, MINOR_DOMAIN_PREFIX
 from lakemerge.format.vectors import VECTOR_FILE
-from lakemerge.layout.view import TableView
+from lakemerge.layout.view import MadeSlices, TableView
 from lakemerge.options import Settings
 from lakemerge.storage.base import Store
 from lakemerge.storage.clock import StoreClock
@@ -75,6 +75,7 @@ class Handle:
     settings: Settings
     decoded: DecodedLogs = field(default_factory=DecodedLogs, repr=False, compare=False)
     decoded_files: DecodedFiles = field(default_factory=DecodedFiles, repr=False, compare=False)
+    made: MadeSlices = field(default_factory=MadeSlices, repr=False, compare=False)
     footers: Cache[str, Any] = field(
         default_factory=partial(Cache, _FOOTER_BYTES, _FOOTER_ENTRY_BYTES), repr=False, compare=False
     )
@@ -91,7 +92,7 @@ class Handle:
 
     def view(self, snapshot: Snapshot) -> TableView:
         config = self.definition.of(snapshot.metadata, url=self.store.url)
-        return TableView(snapshot, config, self.store, self.decoded, self.decoded_files)
+        return TableView(snapshot, config, self.store, self.decoded, self.decoded_files, self.made)
 
     def view_at(self, version: int, *, of: Snapshot) -> TableView:
         """Another version in the log of ``of``. Raises :class:`lakemerge.VersionNotFoundError`, and

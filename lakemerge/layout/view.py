@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from types import MappingProxyType
 
 from lakemerge._internal.cached import cached_property
@@ -31,7 +32,7 @@ from lakemerge.format.state import State
 from lakemerge.layout.bucket_counts import Layout
 from lakemerge.storage.base import Store
 
-__all__ = ["FileSlice", "TableView", "build_file_slices"]
+__all__ = ["FileSlice", "MadeSlices", "TableView", "build_file_slices"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +141,14 @@ class TableView:
         store: Store,
         decoded: DecodedLogs | None = None,
         files: DecodedFiles | None = None,
+        made: MadeSlices | None = None,
     ) -> None:
         self.snapshot = snapshot
         self.config = config
         self.store = store
         self._decoded = decoded or DecodedLogs()
         self._decoded_files = files or DecodedFiles()
-        self._made: dict[BucketId, Sequence[FileSlice]] = {}
+        self._made_last = made or MadeSlices()
 
     @property
     def version(self) -> int:
@@ -238,20 +240,28 @@ class TableView:
 
         Raises :class:`TableDamagedError` for a live log that was written under another merger.
         """
-        buckets = self._buckets  # which may ask the store
+        buckets, made = self._buckets, self._made  # which may ask the store
         with collector_paused():
-            return tuple([part for bucket_id in buckets.all() for part in self.file_slices_of(bucket_id)])
+            each = (made.get(bucket_id) or self.file_slices_of(bucket_id) for bucket_id in buckets.all())
+            return tuple(chain.from_iterable(each))
 
     def file_slices_of(self, bucket_id: BucketId) -> Sequence[FileSlice]:
         """The file slices of a bucket, by key; none if it has neither files nor live logs. Those of other buckets are
         not made. Raises as :attr:`file_slices`, whichever bucket is damaged."""
-        known = self._made.get(bucket_id)
+        made = self._made
+        known = made.get(bucket_id)
         if known is None:
             buckets = self._buckets
             if bucket_id not in buckets.files and bucket_id not in buckets.logs:
                 return ()  # not kept: callers may ask for any number of buckets
-            known = self._made[bucket_id] = list(map(self._with_expiries, buckets.file_slices(bucket_id)))
+            known = made[bucket_id] = list(map(self._with_expiries, buckets.file_slices(bucket_id)))
         return known
+
+    @cached_property
+    def _made(self) -> dict[BucketId, Sequence[FileSlice]]:
+        buckets, expiries = self._buckets, self._expiries
+        with collector_paused():
+            return self._made_last.of(buckets, expiries)
 
     @cached_property
     def file_slice_count(self) -> int:
@@ -371,6 +381,31 @@ class _Buckets:
         some = [part for part, blocks in self.logs.items() if any(block.version in among for block in blocks)]
         return {block.version for part in some for each in self.file_slices(part) for block in each.blocks}
 
+    def divides_like(self, other: _Buckets) -> bool:
+        """Whether buckets with the same files and logs have the same file slices."""
+        return (self.layout.buckets, self.resets) == (other.layout.buckets, other.resets)
+
+    def still(
+        self, known: Mapping[BucketId, Sequence[FileSlice]], before: _Buckets
+    ) -> dict[BucketId, Sequence[FileSlice]]:
+        """The known file slices of buckets with the same files and logs, and minor entries of them, as before."""
+        files, logs, minors = self.files.get, self.logs.get, self.minors.get
+        files_before, logs_before, minors_before = before.files.get, before.logs.get, before.minors.get
+        # This looks at each bucket of the table, so it does as little as can be.
+        same = {
+            part: slices
+            for part, slices in known.items()
+            if files(part) is files_before(part) and logs(part) == logs_before(part)
+        }
+        if not self.minors and not before.minors:
+            return same
+
+        def has_same_minors(part: BucketId) -> bool:
+            paths = [file.add.path for file in self.files.get(part, ())]
+            return all(minors(path) == minors_before(path) for path in paths)
+
+        return {part: slices for part, slices in same.items() if has_same_minors(part)}
+
     def file_slices(self, bucket_id: BucketId) -> Iterator[FileSlice]:
         return _file_slices_of(
             bucket_id,
@@ -380,6 +415,30 @@ class _Buckets:
             self.minors,
             self.resets.through(bucket_id.partition),
         )
+
+
+class MadeSlices:
+    """The file slices that were made last. Most buckets of a version have the files and logs that they had in the
+    version before it, and so the same file slices."""
+
+    def __init__(self) -> None:
+        self._last: tuple[_Buckets, tuple[Expiry, ...], dict[BucketId, Sequence[FileSlice]]] | None = None
+
+    def __reduce__(self) -> tuple[type[MadeSlices], tuple[()]]:
+        return MadeSlices, ()  # executors have no use for them
+
+    def of(self, buckets: _Buckets, expiries: tuple[Expiry, ...]) -> dict[BucketId, Sequence[FileSlice]]:
+        """Those of a version that are known. The caller adds those that it makes.
+
+        :param expiries: the table's tombstone expiries.
+        """
+        made: dict[BucketId, Sequence[FileSlice]] = {}
+        if self._last is not None:
+            before, known_expiries, known = self._last
+            if before.divides_like(buckets) and known_expiries == expiries:
+                made = buckets.still(known.copy(), before)  # a copy, because other threads may add to it
+        self._last = buckets, expiries, made
+        return made
 
 
 def _file_slices_of(

@@ -70,10 +70,15 @@ _EXPECTED: Final = "tableId"
 _ENTRY_BYTES: Final = 512
 _FILE_BYTES: Final = 32 * 2**20
 _PREMERGE_BYTES: Final = 96 * 2**20
+_PICKLES_BYTES: Final = 64 * 2**20
+_PICKLE_BYTES: Final = 512
+"""About what a pickle takes beside its own bytes, with its file slice."""
 _files: Cache[tuple[Hashable, ...], Sequence[SelectedFile]] = Cache(_FILE_BYTES, _ENTRY_BYTES)
 _premerges: Cache[tuple[Hashable, ...], Premerged] = Cache(_PREMERGE_BYTES, _ENTRY_BYTES)
 """What reads found of file slices, for all tables that are open in this process: a table that is opened anew begins
 with it, and so does a read with another filter."""
+_pickles: dict[Hashable, Mapping[int, tuple[FileSlice, bytes]]] = {}
+"""The pickled file slices of the last plan, by their identity, for its table."""
 _frames: dict[str, Any] = {}
 """Session -> what makes frames in its JVM, or why there is none."""
 
@@ -124,6 +129,8 @@ class KernelTasks:
     read: KernelRead
     at_least: int
     """How many tasks the cluster runs at a time."""
+    table: Hashable
+    """What tells the table from all others."""
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Those of ``format("lakemerge")`` that say which version is read."""
 
@@ -329,7 +336,7 @@ def plan_json(
     if kernel is not None:
         parts = split_file_slices(rows.kernel, kernel.read.settings.target_task_bytes)
         firsts = [part for part in parts if part.number == 0]
-        sent = [pickled(part.file_slice) for part in firsts]
+        sent = _sent([part.file_slice for part in firsts], kernel.table)
         plan["kernel"] = {
             "options": {KERNEL_OPTION: kernel.read.to_json(), **kernel.options},
             "rows": sum(each.stored_rows + sum([block.rows for block in each.blocks]) for each in rows.kernel),
@@ -352,6 +359,20 @@ def plan_json(
     return plan
 
 
+def _sent(file_slices: Sequence[FileSlice], table: Hashable) -> list[bytes]:
+    """The file slices, pickled. Most are as in the plan before, of an earlier version of the table."""
+    before = _pickles.get(table, {})
+    found: dict[int, tuple[FileSlice, bytes]] = {}
+    for file_slice in file_slices:
+        # The file slice itself is kept, so that no other has its identity.
+        found[id(file_slice)] = before.get(id(file_slice)) or (file_slice, pickled(file_slice))
+    sent = [text for _, text in found.values()]
+    _pickles.clear()
+    if sum(map(len, sent)) + len(sent) * _PICKLE_BYTES <= _PICKLES_BYTES:
+        _pickles[table] = found
+    return sent
+
+
 class _Slices:
     """File slices with the numbers that a plan gives them."""
 
@@ -359,18 +380,19 @@ class _Slices:
         self._config = config
         kind = config.schema.field(config.key[0]).type
         self._is_other = pa.types.is_decimal(kind) or pa.types.is_boolean(kind) or pa.types.is_binary(kind)
-        self._numbers: dict[SliceName, int] = {}
+        self._numbers: dict[int, int] = {}
+        """By the identity of file slices, which is looked up faster than their names."""
         self._told: list[tuple[int, int, int, object, object]] = []
         self._partitions: dict[tuple[str | None, ...], int] = {}
 
     def number(self, file_slice: FileSlice) -> int:
-        name = _name_of(file_slice)
-        found = self._numbers.get(name)
+        found = self._numbers.get(id(file_slice))
         if found is None:
-            found = self._numbers[name] = len(self._told)
-            partition = self._partitions.setdefault(file_slice.bucket_id.partition, len(self._partitions))
-            bounds = (self._first(file_slice.lower), self._first(file_slice.upper))
-            self._told.append((partition, file_slice.bucket_id.bucket, file_slice.buckets, *bounds))
+            found = self._numbers[id(file_slice)] = len(self._told)
+            of, bucket = file_slice.bucket_id
+            partition = self._partitions.setdefault(of, len(self._partitions))
+            lower, upper = self._first(file_slice.lower), self._first(file_slice.upper)
+            self._told.append((partition, bucket, file_slice.buckets, lower, upper))
         return found
 
     def _first(self, bound: Key | None) -> object:
@@ -426,7 +448,8 @@ def native_frame(
     kernel = None
     if read is not None:
         version = {"version": str(view.version), "lakemerge.tableId": view.snapshot.metadata.id}
-        kernel = KernelTasks(read, parallelism(spark), {"path": handle.store.url, **version})
+        options = {"path": handle.store.url, **version}
+        kernel = KernelTasks(read, parallelism(spark), (handle.store.url, view.snapshot.metadata.id), options)
     schema = pa.schema([view.config.schema.field(name).with_nullable(True) for name in columns])
     plan = {**plan_json(rows, handle.store, kernel, view.config), "schema": to_delta_json(schema)}
     told = {"name": f"{handle.store.url}, version {view.version}", "identity": _identity(rows, plan)}

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
-from lakemerge import LakeTable
-from lakemerge.delta import AddFile
+from lakemerge import LakeTable, Settings
+from lakemerge.delta import AddFile, Snapshot
 from lakemerge.delta.vectors import DeletionVector
 from lakemerge.errors import TableDamagedError
 from lakemerge.format.base_file import BaseFile, BaseFiles, DecodedFiles
@@ -23,7 +24,7 @@ from lakemerge.format.keys import BucketId, Key, key_from_json, key_to_json
 from lakemerge.format.log_block import LogBlock, LogFile
 from lakemerge.format.names import LOG_DOMAIN_PREFIX, SLICE_TAG, WINNER_TAG
 from lakemerge.layout import view as view_module
-from lakemerge.layout.view import FileSlice, build_file_slices
+from lakemerge.layout.view import FileSlice, MadeSlices, build_file_slices
 from tests.relink import relink
 
 FILE = LogFile("_lakemerge/log/x.parquet", 100, ("k",))
@@ -227,6 +228,61 @@ def test_files_of_a_later_version_are_those_that_are_decoded_anew(seed: int) -> 
 
 def _by_bucket(files: BaseFiles) -> dict[BucketId, list[str]]:
     return {bucket_id: sorted(file.add.path for file in own) for bucket_id, own in files.by_bucket.items()}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_file_slices_of_a_later_version_are_those_that_are_made_anew(tmp_path: Path, seed: int) -> None:
+    """Upserts, overwrites, compactions of all kinds and a rescale; versions are looked at out of order."""
+    draw, path = random.Random(seed), tmp_path / "t"
+    table = LakeTable.create(
+        path, "day STRING, k BIGINT, v BIGINT", key=["day", "k"], partition_by=["day"], buckets=2, ordering=["v"],
+        settings=Settings(target_file_bytes=1_000, row_group_rows=5),
+        properties={"lakemerge.maintenance": "off"},
+    )  # fmt: skip
+    snapshots: list[Snapshot] = []  # each made of the one before it, so that they share what did not change
+    kinds = ["upsert"] * 6 + ["compact", "minor", "minor", "logs", "overwrite", "rescale"]
+    for number, step in enumerate(
+        ["upsert", "upsert", "overwrite", "compact", "upsert", "minor", *draw.choices(kinds, k=14)]
+    ):
+        rows = [(draw.choice("abc"), k, number) for k in draw.sample(range(60), draw.randrange(6, 12))]
+        columns = dict(zip(table.schema.names, map(list, zip(*rows, strict=True)), strict=True))
+        frame = pa.table(columns, schema=table.schema)
+        if step == "overwrite":
+            rows_of_a = frame.filter(pc.equal(frame.column("day"), "a"))
+            table.overwrite(draw.choice([rows_of_a, frame.slice(0, 0)]), where="day = 'a'")
+        elif step == "rescale" and table.opened.view.config.buckets == 2:
+            table.rescale(buckets=4)
+        elif step in {"compact", "minor"}:
+            # If one partition is compacted, the logs of a commit stay that has others, too.
+            table.compact(minor=step == "minor", where=draw.choice(["day = 'a'", "day = 'b'", None]))
+        elif step == "logs":
+            table.compact_logs()
+        else:
+            table.upsert(frame)
+        snapshots.append(table.opened.view.snapshot)
+    handle = table.opened.handle
+    for snapshot in [*snapshots, *draw.choices(snapshots, k=10)]:
+        shared, alone = handle.view(snapshot), replace(handle, made=MadeSlices()).view(snapshot)
+        if draw.random() < 0.5:  # a look-up makes some of them alone
+            for bucket_id in draw.sample(sorted(alone.file_slices_by_bucket), min(2, len(alone.file_slices_by_bucket))):
+                assert list(shared.file_slices_of(bucket_id)) == list(alone.file_slices_of(bucket_id))
+        assert shared.file_slices_by_bucket == alone.file_slices_by_bucket, snapshot.version
+        assert len(shared.file_slices) == len(alone.file_slices)
+
+
+def test_a_commit_leaves_file_slices_of_other_buckets_as_they_are(tmp_path: Path) -> None:
+    table = LakeTable.create(tmp_path / "t", "k BIGINT", key=["k"], buckets=8)
+    table.upsert(pa.table({"k": range(100)}))
+    table.upsert(pa.table({"k": range(100)}))
+    before = table.opened.view
+    known = dict(before.file_slices_by_bucket)
+    table.upsert(pa.table({"k": [7]}))
+    after = table.opened.view
+    assert after.version == before.version + 1
+    changed = [part for part, slices in after.file_slices_by_bucket.items() if slices is not known[part]]
+    assert len(changed) == 1
+    assert dict(before.file_slices_by_bucket) == known
+    assert len(after.file_slices_by_bucket[changed[0]][0].blocks) == len(known[changed[0]][0].blocks) + 1
 
 
 def test_a_look_up_makes_the_file_slices_of_its_buckets_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
