@@ -83,14 +83,17 @@ def parts_of(table: LakeTable, *conditions: str) -> list[bytes | int]:
     return [told for file_slice, count in counted for number in range(count) for told in (file_slice, number, count)]
 
 
-def read(table: LakeTable, parts: Sequence[bytes | int], read: KernelRead | None = None, **options: str) -> pa.Table:
+def read(
+    table: LakeTable, parts: Sequence[bytes | int], told_filter: str | None = None, by: KernelRead | None = None
+) -> pa.Table:
     told = {
         "path": table.url,
         "version": str(table.version),
         "lakemerge.columns": json.dumps([[name, name] for name in SCHEMA.names]),
-        "lakemerge.kernel": (read or KernelRead(Settings())).to_json(),
-        **options,
+        "lakemerge.kernel": (by or KernelRead(Settings())).to_json(),
     }
+    if told_filter is not None:
+        told["lakemerge.filter"] = told_filter
     reader = LakeMergeDataSource(told).reader(SPARK)
     batches: list[Any] = list(reader.read(KernelPartition(*parts)))
     return pa.Table.from_batches([*batches], batches[0].schema if batches else SCHEMA).sort_by("id")
@@ -107,7 +110,7 @@ def test_parts_of_a_plan(tmp_path: Path) -> None:
     assert one.num_rows
     assert others.num_rows
     assert sorted(pa.concat_tables([one, others])["id"].to_pylist()) == list(range(100))
-    assert read(table, parts, **{"lakemerge.filter": "`id` >= 98"})["id"].to_pylist() == [98, 99]
+    assert read(table, parts, "`id` >= 98")["id"].to_pylist() == [98, 99]
     assert read(table, []).num_rows == 0
 
 
@@ -115,14 +118,14 @@ def test_a_plan_for_keys(tmp_path: Path) -> None:
     table = made(tmp_path / "t")
     parts = parts_of(table, "`id` = 7")
     assert len(parts) == 3
-    assert read(table, parts, **{"lakemerge.filter": "`id` = 7"})["n"].to_pylist() == [21]
+    assert read(table, parts, "`id` = 7")["n"].to_pylist() == [21]
 
 
 def test_a_filter_in_the_zone_of_the_session(tmp_path: Path) -> None:
     table = made(tmp_path / "t")
     noon = KernelRead(Settings(), "at = TIMESTAMP '1970-01-01 05:00:00' -- noon", "America/New_York")
-    assert read(table, parts_of(table), noon)["id"].to_pylist() == [10]
-    assert read(table, parts_of(table), noon, **{"lakemerge.filter": "`n` > 900"}).num_rows == 0
+    assert read(table, parts_of(table), by=noon)["id"].to_pylist() == [10]
+    assert read(table, parts_of(table), "`n` > 900", noon).num_rows == 0
 
 
 def test_the_reader_of_tasks_makes_no_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,10 +135,10 @@ def test_the_reader_of_tasks_makes_no_plan(tmp_path: Path, monkeypatch: pytest.M
     forget_tables()
     monkeypatch.setattr("lakemerge.layout.view.BaseFile.of", None)
     monkeypatch.setattr("lakemerge.layout.view._file_slices_of", None)
-    assert read(table, parts, **{"lakemerge.filter": "`id` = 98"})["id"].to_pylist() == [98]
+    assert read(table, parts, "`id` = 98")["id"].to_pylist() == [98]
     decoded: list[object] = []
     monkeypatch.setattr("lakemerge.delta.log_replay.decode", lambda *_: decoded.append(1))
-    assert read(table, parts, **{"lakemerge.filter": "`id` >= 98"})["id"].to_pylist() == [98, 99]
+    assert read(table, parts, "`id` >= 98")["id"].to_pylist() == [98, 99]
     assert decoded == [], "a second scan finds the version"
 
 
