@@ -132,6 +132,7 @@ class Handle:
             paths = live()
             return None if paths is None else lambda key: all(path in paths for path in _paths_in(key))
 
+        self.made.release(latest.version)
         self.footers.prune(of_footers)
         self.scans.prune(of_scans)
 

@@ -150,8 +150,12 @@ def _with_few_turns(commits: Sequence[LogCommit]) -> list[list[LogCommit]]:
 
 def _live_blocks(view: TableView) -> dict[int, list[LogBlock]]:
     """Version of a commit -> its blocks that are live in some file slice, in commit order."""
-    live = {id(block) for file_slice in view.file_slices for block in file_slice.blocks}
-    found = {c.version: [block for block in c.blocks if id(block) in live] for c in view.log_commits}
+
+    def place(block: LogBlock) -> tuple[int, str, int]:
+        return block.version, block.file.path, block.first_row_group
+
+    live = {place(block) for file_slice in view.file_slices for block in file_slice.blocks}
+    found = {c.version: [block for block in c.blocks if place(block) in live] for c in view.log_commits}
     return {version: blocks for version, blocks in found.items() if blocks}
 
 

@@ -59,7 +59,5 @@ def _planned(request: Mapping[str, Any], table: OpenTable, view: TableView) -> o
     file_slices = prune_file_slices(view, condition)
     note_read(view, file_slices)
     rows = kept_rows(handle, view, spec, file_slices, None)
-    kernel = None
-    if rows.kernel:
-        kernel = KernelTasks(KernelRead(handle.settings), request["tasks"], (handle.store.url, request["tableId"]))
+    kernel = KernelTasks(KernelRead(handle.settings), request["tasks"]) if rows.kernel else None
     return plan_json(rows, handle.store, kernel, view.config) | {"hadoop": dict(hadoop)}

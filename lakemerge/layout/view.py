@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from operator import is_
 from types import MappingProxyType
 
 from lakemerge._internal.cached import cached_property
@@ -33,6 +34,9 @@ from lakemerge.layout.bucket_counts import Layout
 from lakemerge.storage.base import Store
 
 __all__ = ["FileSlice", "MadeSlices", "TableView", "build_file_slices"]
+
+_OLD_VERSIONS = 64
+"""File slices of a version that is older are not kept for the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class FileSlice:
     """The table's tombstone expiries."""
     reset: int = -1
     """The version through which an overwrite made log records of its partition dead."""
+    sent: bytes | None = field(default=None, init=False, repr=False, compare=False)
+    """What :func:`lakemerge.spark.transport.sending.pickled_once` made of it."""
 
     @property
     def is_clean(self) -> bool:
@@ -254,14 +260,15 @@ class TableView:
             buckets = self._buckets
             if bucket_id not in buckets.files and bucket_id not in buckets.logs:
                 return ()  # not kept: callers may ask for any number of buckets
-            known = made[bucket_id] = list(map(self._with_expiries, buckets.file_slices(bucket_id)))
+            # Another thread may have made them meanwhile. There is one object for each file slice of a view.
+            known = made.setdefault(bucket_id, list(map(self._with_expiries, buckets.file_slices(bucket_id))))
         return known
 
     @cached_property
     def _made(self) -> dict[BucketId, Sequence[FileSlice]]:
         buckets, expiries = self._buckets, self._expiries
         with collector_paused():
-            return self._made_last.of(buckets, expiries)
+            return self._made_last.of(self.version, buckets, expiries)
 
     @cached_property
     def file_slice_count(self) -> int:
@@ -351,6 +358,10 @@ def _logs_of(blocks: Iterable[LogBlock], layout: Layout) -> Mapping[BucketId, Se
     return dict(logs)
 
 
+def _are_same(some: Sequence[LogBlock], others: Sequence[LogBlock]) -> bool:
+    return len(some) == len(others) and all(map(is_, some, others))
+
+
 @dataclass(frozen=True, slots=True)
 class _Buckets:
     """What the file slices of each bucket are made of."""
@@ -381,30 +392,33 @@ class _Buckets:
         some = [part for part, blocks in self.logs.items() if any(block.version in among for block in blocks)]
         return {block.version for part in some for each in self.file_slices(part) for block in each.blocks}
 
-    def divides_like(self, other: _Buckets) -> bool:
-        """Whether buckets with the same files and logs have the same file slices."""
-        return (self.layout.buckets, self.resets) == (other.layout.buckets, other.resets)
-
     def still(
         self, known: Mapping[BucketId, Sequence[FileSlice]], before: _Buckets
     ) -> dict[BucketId, Sequence[FileSlice]]:
-        """The known file slices of buckets with the same files and logs, and minor entries of them, as before."""
-        files, logs, minors = self.files.get, self.logs.get, self.minors.get
-        files_before, logs_before, minors_before = before.files.get, before.logs.get, before.minors.get
+        """The known file slices of buckets that have the same files, blocks, minor entries and resets as before.
+
+        Blocks must be the same objects. Logs that are decoded again give equal ones, and log compaction would not know
+        them as those of the version's log commits.
+        """
+        files, logs = self.files.get, self.logs.get
+        files_before, logs_before = before.files.get, before.logs.get
         # This looks at each bucket of the table, so it does as little as can be.
         same = {
             part: slices
             for part, slices in known.items()
-            if files(part) is files_before(part) and logs(part) == logs_before(part)
+            if files(part) is files_before(part) and _are_same(logs(part, ()), logs_before(part, ()))
         }
-        if not self.minors and not before.minors:
-            return same
-
-        def has_same_minors(part: BucketId) -> bool:
-            paths = [file.add.path for file in self.files.get(part, ())]
-            return all(minors(path) == minors_before(path) for path in paths)
-
-        return {part: slices for part, slices in same.items() if has_same_minors(part)}
+        if self.resets != before.resets:
+            now, then = self.resets.through, before.resets.through
+            same = {part: slices for part, slices in same.items() if now(part.partition) == then(part.partition)}
+        paths = self.minors.keys() | before.minors.keys()
+        if changed := {path for path in paths if self.minors.get(path) != before.minors.get(path)}:
+            return {
+                part: slices
+                for part, slices in same.items()
+                if not any(file.add.path in changed for file in self.files.get(part, ()))
+            }
+        return same
 
     def file_slices(self, bucket_id: BucketId) -> Iterator[FileSlice]:
         return _file_slices_of(
@@ -422,22 +436,28 @@ class MadeSlices:
     version before it, and so the same file slices."""
 
     def __init__(self) -> None:
-        self._last: tuple[_Buckets, tuple[Expiry, ...], dict[BucketId, Sequence[FileSlice]]] | None = None
+        self._last: tuple[int, _Buckets, tuple[Expiry, ...], dict[BucketId, Sequence[FileSlice]]] | None = None
 
     def __reduce__(self) -> tuple[type[MadeSlices], tuple[()]]:
         return MadeSlices, ()  # executors have no use for them
 
-    def of(self, buckets: _Buckets, expiries: tuple[Expiry, ...]) -> dict[BucketId, Sequence[FileSlice]]:
-        """Those of a version that are known. The caller adds those that it makes.
+    def release(self, version: int) -> None:
+        """Forget the file slices of a version that is much older than this one."""
+        if self._last is not None and version - self._last[0] > _OLD_VERSIONS:
+            self._last = None
+
+    def of(self, version: int, buckets: _Buckets, expiries: tuple[Expiry, ...]) -> dict[BucketId, Sequence[FileSlice]]:
+        """Those of a version that are known. The caller adds those that it makes. All blocks in them are those of
+        ``buckets``, and no equal ones.
 
         :param expiries: the table's tombstone expiries.
         """
         made: dict[BucketId, Sequence[FileSlice]] = {}
         if self._last is not None:
-            before, known_expiries, known = self._last
-            if before.divides_like(buckets) and known_expiries == expiries:
+            _, before, known_expiries, known = self._last
+            if before.layout.buckets == buckets.layout.buckets and known_expiries == expiries:
                 made = buckets.still(known.copy(), before)  # a copy, because other threads may add to it
-        self._last = buckets, expiries, made
+        self._last = version, buckets, expiries, made
         return made
 
 

@@ -41,7 +41,7 @@ from lakemerge.spark.names import quoted
 from lakemerge.spark.sessions import jvm_session, session_id, why_unplanned
 from lakemerge.spark.transport.answers import packed
 from lakemerge.spark.transport.jobs import map_evenly, parallelism
-from lakemerge.spark.transport.sending import pickled
+from lakemerge.spark.transport.sending import pickled, pickled_once
 from lakemerge.storage import LocalStore, S3Store, Store
 from mergers import default_registry
 from mergers.logs import logger
@@ -70,20 +70,12 @@ _EXPECTED: Final = "tableId"
 _ENTRY_BYTES: Final = 512
 _FILE_BYTES: Final = 32 * 2**20
 _PREMERGE_BYTES: Final = 96 * 2**20
-_PICKLES_BYTES: Final = 64 * 2**20
-_PICKLE_BYTES: Final = 512
-"""About what a pickle takes beside its own bytes, with its file slice."""
 _files: Cache[tuple[Hashable, ...], Sequence[SelectedFile]] = Cache(_FILE_BYTES, _ENTRY_BYTES)
 _premerges: Cache[tuple[Hashable, ...], Premerged] = Cache(_PREMERGE_BYTES, _ENTRY_BYTES)
 """What reads found of file slices, for all tables that are open in this process: a table that is opened anew begins
 with it, and so does a read with another filter."""
-_pickles: dict[Hashable, Mapping[int, tuple[FileSlice, bytes]]] = {}
-"""The pickled file slices of the last plan, by their identity, for its table."""
 _frames: dict[str, Any] = {}
 """Session -> what makes frames in its JVM, or why there is none."""
-
-_PICKLES: Final = ("fileSlices", "lengths")
-"""What a plan has of pickled file slices."""
 
 SliceName = tuple[tuple[str | None, ...], int, str | None]
 
@@ -129,8 +121,6 @@ class KernelTasks:
     read: KernelRead
     at_least: int
     """How many tasks the cluster runs at a time."""
-    table: Hashable
-    """What tells the table from all others."""
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Those of ``format("lakemerge")`` that say which version is read."""
 
@@ -336,7 +326,7 @@ def plan_json(
     if kernel is not None:
         parts = split_file_slices(rows.kernel, kernel.read.settings.target_task_bytes)
         firsts = [part for part in parts if part.number == 0]
-        sent = _sent([part.file_slice for part in firsts], kernel.table)
+        sent = [pickled_once(part.file_slice) for part in firsts]
         plan["kernel"] = {
             "options": {KERNEL_OPTION: kernel.read.to_json(), **kernel.options},
             "rows": sum(each.stored_rows + sum([block.rows for block in each.blocks]) for each in rows.kernel),
@@ -357,20 +347,6 @@ def plan_json(
             plan["kernel"]["slices"] = [slices.number(part.file_slice) for part in firsts]
         plan["slices"] = slices.told()
     return plan
-
-
-def _sent(file_slices: Sequence[FileSlice], table: Hashable) -> list[bytes]:
-    """The file slices, pickled. Most are as in the plan before, of an earlier version of the table."""
-    before = _pickles.get(table, {})
-    found: dict[int, tuple[FileSlice, bytes]] = {}
-    for file_slice in file_slices:
-        # The file slice itself is kept, so that no other has its identity.
-        found[id(file_slice)] = before.get(id(file_slice)) or (file_slice, pickled(file_slice))
-    sent = [text for _, text in found.values()]
-    _pickles.clear()
-    if sum(map(len, sent)) + len(sent) * _PICKLE_BYTES <= _PICKLES_BYTES:
-        _pickles[table] = found
-    return sent
 
 
 class _Slices:
@@ -448,8 +424,7 @@ def native_frame(
     kernel = None
     if read is not None:
         version = {"version": str(view.version), "lakemerge.tableId": view.snapshot.metadata.id}
-        options = {"path": handle.store.url, **version}
-        kernel = KernelTasks(read, parallelism(spark), (handle.store.url, view.snapshot.metadata.id), options)
+        kernel = KernelTasks(read, parallelism(spark), {"path": handle.store.url, **version})
     schema = pa.schema([view.config.schema.field(name).with_nullable(True) for name in columns])
     plan = {**plan_json(rows, handle.store, kernel, view.config), "schema": to_delta_json(schema)}
     told = {"name": f"{handle.store.url}, version {view.version}", "identity": _identity(rows, plan)}
@@ -470,7 +445,7 @@ def native_frame(
 
 def _identity(rows: StoredRows, plan: Mapping[str, Any]) -> str:
     """The same for the same read. Pickles of equal file slices may differ, so they do not count."""
-    kernel = {name: told for name, told in plan.get("kernel", {}).items() if name not in _PICKLES}
+    kernel = {name: told for name, told in plan.get("kernel", {}).items() if name not in ("fileSlices", "lengths")}
     found = hashlib.sha256(orjson.dumps({**plan, "kernel": kernel}))
     for file_slice in rows.kernel:
         blocks = [(each.file.path, each.first_row_group, each.version) for each in file_slice.blocks]

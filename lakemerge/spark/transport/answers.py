@@ -26,8 +26,9 @@ _LIMIT_BYTES: Final = 2**31 - 1
 
 def answering(told: bytes) -> StructType:
     """An answer in JSON, as a schema."""
-    metadata: dict[str, object] = {"answer": told.decode()}
-    if len(told) >= _LONG_BYTES:
+    if len(told) < _LONG_BYTES:
+        metadata: dict[str, object] = {"answer": told.decode()}
+    else:
         text = packed(told)
         metadata = {"packed": [text[start : start + _TEXT] for start in range(0, len(text), _TEXT)]}
     return StructType([StructField("answer", StringType(), metadata=metadata)])

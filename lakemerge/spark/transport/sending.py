@@ -16,7 +16,7 @@ from lakemerge.format.log_block import LogBlock, LogFile
 from lakemerge.layout.view import FileSlice
 from lakemerge.read.splits import Part
 
-__all__ = ["pickled"]
+__all__ = ["pickled", "pickled_once"]
 
 _Reducer = Callable[[Any], tuple[Any, ...]]
 
@@ -29,6 +29,16 @@ def pickled(value: FileSlice | list[Part] | list[list[Part]]) -> bytes:
     pickler.dispatch_table = _REDUCERS
     pickler.dump(value)
     return sink.getvalue()
+
+
+def pickled_once(file_slice: FileSlice) -> bytes:
+    """The file slice as :func:`pickled` gives it. It keeps the bytes, because later versions of a table have most file
+    slices of the version before."""
+    known = file_slice.sent
+    if known is None:
+        known = pickled(file_slice)
+        object.__setattr__(file_slice, "sent", known)
+    return known
 
 
 def _by_fields(kind: type) -> tuple[type, _Reducer]:

@@ -234,3 +234,28 @@ def test_ranges_of_keys(spark: SparkSession, tmp_path: Path) -> None:
     [first, *_] = [each for each in slices if each.lower is None]
     with only(table, first):
         assert [row.id for row in frame.join(functions.broadcast(few), "id").collect()] == [10]
+
+
+@pytest.mark.parametrize("partitioned", [False, True], ids=["one partition", "partitions"])
+def test_a_look_up_after_to_df_has_one_task_for_each_file_slice(
+    spark: SparkSession, tmp_path: Path, *, partitioned: bool
+) -> None:
+    """Tasks of the kernel: a task that finds the whole key in the filter reads little of its file slice."""
+    small = Settings(target_task_bytes=2_000, row_group_rows=200, reads=ReadPolicy(premerge=False))
+    table = LakeTable.create(
+        tmp_path / "t", "day STRING, k BIGINT, v BIGINT", key=["day", "k"], merger="aggregate", buckets=1,
+        partition_by=["day"] if partitioned else [], options={"aggregates": {"v": "sum"}}, settings=small,
+        properties={"lakemerge.maintenance": "off"},
+    )  # fmt: skip
+    for _ in range(2):
+        table.upsert(pa.table({"day": ["mon", "tue"] * 2_000, "k": range(4_000), "v": [1] * 4_000}))
+    frame = LakeTable.open(tmp_path / "t", spark=spark, settings=small).to_df()
+    assert frame.count() == 4_000
+    tasks = frame.rdd.getNumPartitions()
+    assert tasks > 4
+    found = frame.where("day = 'tue' AND k = 7")
+    assert [tuple(row) for row in found.collect()] == [("tue", 7, 2)]
+    assert found.rdd.getNumPartitions() == 1
+    part = frame.where("k = 7")
+    assert [tuple(row) for row in part.collect()] == [("tue", 7, 2)]
+    assert part.rdd.getNumPartitions() == tasks, "Python does not know of the key's other column"

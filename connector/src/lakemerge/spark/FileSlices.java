@@ -189,9 +189,11 @@ final class FileSlices {
       Buckets own = buckets.get(slice.partition);
       found.set(number, own != null && own.mayHold(slice) && reaches(slice, ends));
     }
-    // Python judges rows by the conditions alone. It does not know what a runtime filter lists.
-    boolean isOfFewKeys =
-        listed.isEmpty() && buckets.stream().allMatch(each -> each == null || each.areAtMost(FEW_KEYS));
+    // Python judges rows by the conditions alone, and has to find the whole key there. It does not know what a runtime
+    // filter lists.
+    boolean isOfFewKeys = listed.isEmpty()
+        && values.keySet().containsAll(key)
+        && buckets.stream().allMatch(each -> each == null || each.areAtMost(FEW_KEYS));
     return found.cardinality() == slices.size() && !isOfFewKeys
         ? Optional.empty()
         : Optional.of(new Choice(found, isOfFewKeys));
