@@ -484,6 +484,7 @@ def test_answers_are_those_of_duckdb(spark: SparkSession, tmp_path: Path) -> Non
     for query in QUERIES:
         mine = sorted(map(repr, map(tuple, spark.sql(query).collect())))
         assert mine == sorted(map(repr, duck.execute(query).fetchall())), query
+    spark.catalog.dropTempView("t")  # other tests have tables of this name
 
 
 @pytest.mark.parametrize("reader", quick(("as usual", "rows"), "as usual"))
