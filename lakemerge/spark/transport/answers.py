@@ -1,7 +1,7 @@
-"""What the jar is told: text, and long bytes within it.
+"""Answers of Python to the jar, as Spark passes them on.
 
-An answer of Python to the JVM is in a schema, because Spark takes nothing else from a data source there. Spark parses
-a schema several times, so long answers are packed.
+Spark takes nothing from a data source but a schema when it asks for one, so an answer is a text in a schema. Spark
+parses a schema several times, so long answers are compressed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ __all__ = ["answering", "packed"]
 _CODEC: Final = "zstd"
 _LONG_BYTES: Final = 64 * 1024
 _TEXT: Final = 4 * 2**20
-"""So long a text is, at most. Spark refuses a schema with a text of 20 million characters."""
+"""The most characters in one text. Spark refuses a schema with a text of 20 million characters."""
 _LIMIT_BYTES: Final = 2**31 - 1
-"""Java has no longer arrays."""
+"""The longest array of bytes in Java."""
 
 
 def answering(told: bytes) -> StructType:

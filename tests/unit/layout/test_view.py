@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import decimal
 import json
 import random
@@ -240,10 +241,9 @@ def test_file_slices_of_a_later_version_are_those_that_are_made_anew(tmp_path: P
         properties={"lakemerge.maintenance": "off"},
     )  # fmt: skip
     snapshots: list[Snapshot] = []  # each made of the one before it, so that they share what did not change
-    kinds = ["upsert"] * 6 + ["compact", "minor", "minor", "logs", "overwrite", "rescale"]
-    for number, step in enumerate(
-        ["upsert", "upsert", "overwrite", "compact", "upsert", "minor", *draw.choices(kinds, k=14)]
-    ):
+    kinds = ["upsert"] * 6 + ["compact", "minor", "minor", "logs", "overwrite", "rescale", "delete", "expire"]
+    first = ["upsert", "upsert", "overwrite", "compact", "delete", "compact", "expire", "upsert", "minor"]
+    for number, step in enumerate([*first, *draw.choices(kinds, k=14)]):
         rows = [(draw.choice("abc"), k, number) for k in draw.sample(range(60), draw.randrange(6, 12))]
         columns = dict(zip(table.schema.names, map(list, zip(*rows, strict=True)), strict=True))
         frame = pa.table(columns, schema=table.schema)
@@ -257,6 +257,10 @@ def test_file_slices_of_a_later_version_are_those_that_are_made_anew(tmp_path: P
             table.compact(minor=step == "minor", where=draw.choice(["day = 'a'", "day = 'b'", None]))
         elif step == "logs":
             table.compact_logs()
+        elif step == "delete":
+            table.delete(frame.select(["day", "k", "v"]))
+        elif step == "expire":
+            table.expire_tombstones(retention=dt.timedelta(0))
         else:
             table.upsert(frame)
         snapshots.append(table.opened.view.snapshot)
@@ -272,6 +276,18 @@ def test_file_slices_of_a_later_version_are_those_that_are_made_anew(tmp_path: P
         assert len(shared.file_slices) == len(alone.file_slices)
         blocks = {id(block) for commit in shared.log_commits for block in commit.blocks}
         assert {id(block) for each in shared.file_slices for block in each.blocks} <= blocks
+
+
+def test_file_slices_of_much_older_versions_are_forgotten(tmp_path: Path) -> None:
+    table = LakeTable.create(tmp_path / "t", "k BIGINT", key=["k"], buckets=2)
+    table.upsert(pa.table({"k": range(10)}))
+    handle, view = table.opened.handle, table.opened.view
+    known = view.file_slices
+    assert [id(each) for each in handle.view(view.snapshot).file_slices] == list(map(id, known))
+    handle.made.release(view.version + 64)
+    assert [id(each) for each in handle.view(view.snapshot).file_slices] == list(map(id, known))
+    handle.made.release(view.version + 65)
+    assert not {id(each) for each in handle.view(view.snapshot).file_slices} & set(map(id, known))
 
 
 def test_a_commit_leaves_file_slices_of_other_buckets_as_they_are(tmp_path: Path) -> None:
