@@ -43,13 +43,14 @@ _FILES = 8
 @dataclass(frozen=True, slots=True)
 class Step:
     """One line of the report. ``objects`` and ``size_bytes`` are measured in the folder: what a
-    write added there, what was there for a read. ``wrong`` says how an answer differs."""
+    write added there, what was there for a read. They are ``None`` where the line before has them.
+    ``wrong`` says how an answer differs."""
 
     name: str
     seconds: float
-    rows: int | None
-    objects: int
-    size_bytes: int
+    rows: int | None = None
+    objects: int | None = None
+    size_bytes: int | None = None
     checked: bool = False
     wrong: tuple[str, ...] = ()
 
@@ -58,8 +59,8 @@ class Step:
             self.name,
             f"{self.seconds:.2f}",
             "" if self.rows is None else f"{self.rows:,}",
-            f"{self.objects:,}",
-            f"{self.size_bytes / 1e6:,.1f} MB",
+            "" if self.objects is None else f"{self.objects:,}",
+            "" if self.size_bytes is None else f"{self.size_bytes / 1e6:,.1f} MB",
             "WRONG" if self.wrong else "equal" if self.checked else "",
         )
 
@@ -162,6 +163,7 @@ class _Run:
         self._report = report
         self._path = tables / entity.name
         self._plain = tables / f".plain-{entity.name}"
+        self._expected = self._plain / "expected"
 
     def all(self) -> None:
         # Imported here: a demo that cannot import the product still says what it would do (--help).
@@ -180,7 +182,12 @@ class _Run:
             self._upsert(table, number)
         self._ingest(table, workload.commits)
         self._read_plain("dirty read")
-        self._read("dirty read", table.to_df)
+        self._read("dirty read", table.to_df, parts=True)
+        self._time("dirty read, again, plain", lambda: _scan(self._frame(self._expected)))
+        self._time("dirty read, again", lambda: _scan(table.to_df()))
+        self._time(
+            "dirty read, table opened anew", lambda: _scan(LakeTable.open(str(self._path), spark=self._spark).to_df())
+        )
         self._write("compaction", lambda: table.compact().rows)
         self._read("clean read", table.to_df)
         self._read_as_delta("clean read by deltalake")
@@ -228,13 +235,19 @@ class _Run:
         frame.write.parquet(str(target))
         self._report.done(Step(label, time.perf_counter() - started, frame.count(), *_measure(target)))
 
-    def _read(self, name: str, frame: Callable[[], DataFrame]) -> None:
-        """Time a scan of all columns, then compare the rows with the expected ones (not timed)."""
+    def _read(self, name: str, frame: Callable[[], DataFrame], *, parts: bool = False) -> None:
+        """Time a scan of all columns, then compare the rows with the expected ones (not timed).
+
+        :param parts: whether to show what the scan is made of, too.
+        """
         label = f"{self._entity.name}: {name}"
         self._report.doing(label)
         started = time.perf_counter()
-        frame().write.format("noop").mode("overwrite").save()
-        seconds = time.perf_counter() - started
+        planned = frame()
+        merged = time.perf_counter()
+        _scan(planned)
+        ended = time.perf_counter()
+        seconds = ended - started
         self._report.doing(f"{label}: comparing")
         target = self._plain / name
         # Spark's default writes INT96, which carries no zone.
@@ -243,17 +256,27 @@ class _Run:
         self._spark.conf.unset("spark.sql.parquet.outputTimestampType")
         rows, wrong = self._compare(f"read_parquet('{target}/*.parquet')")
         self._report.done(Step(label, seconds, rows, *_measure(self._path), checked=True, wrong=wrong))
+        if parts:
+            # to_df() finds out which stored rows are superseded, and which records of the logs take their place.
+            self._report.done(Step("  its logs, merged with stored keys", merged - started))
+            self._report.done(Step("  its scan", ended - merged))
+
+    def _time(self, name: str, scan: Callable[[], None]) -> None:
+        label = f"{self._entity.name}: {name}"
+        self._report.doing(label)
+        started = time.perf_counter()
+        scan()
+        self._report.done(Step(label, time.perf_counter() - started))
 
     def _read_plain(self, name: str) -> None:
         """The floor of a read: the expected rows, as plain Parquet files that Spark wrote."""
         label = f"{self._entity.name}: {name}, plain"
         self._report.doing(label)
-        target = self._plain / "expected"
-        self._frame(self._workload.expected(self._entity)).write.parquet(str(target))
-        frame = self._frame(target)
+        self._frame(self._workload.expected(self._entity)).write.parquet(str(self._expected))
+        frame = self._frame(self._expected)
         started = time.perf_counter()
-        frame.write.format("noop").mode("overwrite").save()
-        self._report.done(Step(label, time.perf_counter() - started, frame.count(), *_measure(target)))
+        _scan(frame)
+        self._report.done(Step(label, time.perf_counter() - started, frame.count(), *_measure(self._expected)))
 
     def _read_as_delta(self, name: str) -> None:
         """What a Delta reader that knows nothing of LakeMerge sees once everything is compacted."""
@@ -273,6 +296,11 @@ class _Run:
                 db.register(view, rows)
             found = compare(db, self._entity, relation, f"read_parquet('{self._workload.expected(self._entity)}')")
         return found.rows, found.problems
+
+
+def _scan(frame: DataFrame) -> None:
+    """Read all rows with all columns."""
+    frame.write.format("noop").mode("overwrite").save()
 
 
 def _measure(folder: Path) -> tuple[int, int]:

@@ -38,6 +38,9 @@ class Upkeep:
     """After so many commits :meth:`Engine.tidy` is called; ``None``: never."""
     reads_per_write: float | None = None
     """The mix for which it is meant; ``None``: any."""
+    counts: bool = False
+    """Whether the engine counts reads, and decides by their number. The day then tells it by :meth:`Engine.note_reads`
+    of the reads of the mix that it leaves out, and nothing has to be set."""
 
 
 class Engine(Protocol):
@@ -82,6 +85,9 @@ class Engine(Protocol):
 
     def tidy(self, place: Place) -> None:
         """The maintenance that :attr:`Upkeep.every` asks for."""
+
+    def note_reads(self, place: Place, reads: int) -> None:
+        """Count so many full reads of the table, as if they had been asked."""
 
     def answer(self, place: Place, query: Query) -> Answer:
         """Run a query, planning included."""

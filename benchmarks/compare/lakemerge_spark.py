@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.compare.engine import Place, Upkeep
-from benchmarks.compare.mixture import READS
 from benchmarks.compare.on_spark import OnSpark, partial_columns
 from benchmarks.compare.workload import WIDE, Frame
 from benchmarks.tpch import Entity
 from lakemerge import LakeTable
+from lakemerge.read.reads_per_write import note_read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["DEFINITION", "INLINE", "LakeMergeOnSpark", "created", "matching", "newer"]
+__all__ = ["AUTO", "DEFINITION", "INLINE", "LakeMergeOnSpark", "created", "matching", "newer"]
 
 DEFINITION: Mapping[str, str] = {
     "merger": "event-time; for the wide table partial-update with ordering and unset=absent",
@@ -52,9 +52,13 @@ AUTO: Mapping[str, str] = {"lakemerge.maintenance": "auto"}
 """The default of a new table."""
 
 
-def _meant_for(reads: float) -> Upkeep:
+def _set_to(reads: float) -> Upkeep:
     properties = {**AUTO, "lakemerge.maintenance.readsPerWrite": f"{reads:g}"}
     return Upkeep(f"readsPerWrite = {reads:g}", properties, reads_per_write=reads)
+
+
+def _counting(reads: float) -> Upkeep:
+    return Upkeep(f"auto, {reads:g} reads for each commit", AUTO, reads_per_write=reads, counts=True)
 
 
 def matching(entity: Entity) -> str:
@@ -68,7 +72,7 @@ def newer(entity: Entity) -> str:
 
 
 class LakeMergeOnSpark(OnSpark):
-    upkeeps = (Upkeep("auto", AUTO), *(_meant_for(reads) for reads in READS if reads != 1))
+    upkeeps = (Upkeep("auto", AUTO), _set_to(0.1), _counting(10), _counting(100))
 
     def __init__(self, spark: SparkSession, properties: Mapping[str, str] | None = None) -> None:
         """``properties``: of every table."""
@@ -105,6 +109,11 @@ class LakeMergeOnSpark(OnSpark):
 
     def compact(self, place: Place) -> None:
         self._table(place).compact()
+
+    def note_reads(self, place: Place, reads: int) -> None:
+        view = self._table(place).opened.view
+        for _ in range(reads):
+            note_read(view, view.file_slices)
 
     def rows(self, place: Place, columns: Sequence[str], condition: str | None) -> DataFrame:
         return self._table(place).to_df(columns=columns or None, filter=condition)

@@ -73,8 +73,8 @@ def _note(book: Book, stream: _Stream, lived: Sequence[_Lived]) -> None:
         best = min((one for one in lived if one.day.suits(reads)), key=lambda one: one.day.total(reads))
         book.add(f"{stream.name}: total", "s", best.day.total(reads), best.floor.total(reads), reads)
         if tuned:
-            first = lived[0]
-            book.add(f"{stream.name}: total, by default", "s", first.day.total(reads), first.floor.total(reads), reads)
+            one = next((one for one in lived if one.day.upkeep.counts and one.day.suits(reads)), lived[0])
+            book.add(f"{stream.name}: total, by default", "s", one.day.total(reads), one.floor.total(reads), reads)
     for one in lived:
         day, floor = one.day, one.floor
         about = f"{stream.name}, {day.upkeep.title}"
@@ -127,11 +127,16 @@ def _live(book: Book, stream: _Stream, upkeep: Upkeep, commits: int) -> _Lived:
         if upkeep.every is not None and number % upkeep.every == 0:
             engine.tidy(place)
 
+    def count_reads(asked: int) -> None:
+        if upkeep.counts:
+            engine.note_reads(place, max(0, round(upkeep.reads_per_write or 0) - asked))
+
     every = -(-commits // _STOPS)
     for number in range(1, commits + 1):
         ours.write(partial(commit, number), place.path)
         plain.write(partial(stream.write, floor, appended, stream.frames[number - 1]), appended.path)
         if number % every:
+            count_reads(0)
             continue
         state = stream.state(work, number)
         answers = right_answers(work, state, stream.queries)
@@ -145,6 +150,7 @@ def _live(book: Book, stream: _Stream, upkeep: Upkeep, commits: int) -> _Lived:
                     seconds[-1].append(time.perf_counter() - started)
                     if found != expected:
                         problems.append(f"{upkeep.title}, after {number} commits: {query.name} is wrong")
+        count_reads(2 * len(answers))
     problems += book.problems(place, stream.state(work, commits))
     return _Lived(ours.day(upkeep, commits), plain.day(upkeep, commits), problems)
 

@@ -54,6 +54,9 @@ class OnArrow(ABC):
     def tidy(self, place: Place) -> None:
         raise AssertionError("an engine with an upkeep every n commits says how it tidies")
 
+    def note_reads(self, place: Place, reads: int) -> None:
+        raise AssertionError("an engine with an upkeep that counts reads says how")
+
     def dump(self, place: Place, target: Path) -> None:
         target.mkdir()
         pq.write_table(self.rows(place, place.entity.names, ()), target / "rows.parquet")

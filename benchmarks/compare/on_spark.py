@@ -96,6 +96,9 @@ class OnSpark(ABC):
     def tidy(self, place: Place) -> None:
         raise AssertionError("an engine with an upkeep every n commits says how it tidies")
 
+    def note_reads(self, place: Place, reads: int) -> None:
+        raise AssertionError("an engine with an upkeep that counts reads says how")
+
     def dump(self, place: Place, target: Path) -> None:
         self.rows(place, place.entity.names, None).write.parquet(str(target))
 

@@ -43,6 +43,7 @@ __all__ = [
     "PickedRange",
     "changed_ranges",
     "check_keys",
+    "deciding_columns",
     "failing_keys",
     "fold_live",
     "frame_of",
@@ -184,8 +185,7 @@ def picked_ranges(spec: MergeSpec, file_slice: FileSlice, *, files: ParquetFiles
     """The same as :func:`changed_ranges`, for a file slice for which :func:`picks_records` is true. Only the columns
     that decide are read, of log records too."""
     shape = spec.config.shape
-    deciding = _nullable(shape.schema, spec.merger.needs(shape, ()) | set(shape.standing))
-    placed = pa.schema([*deciding, *PLACE])
+    placed = pa.schema([*_nullable(shape.schema, deciding_columns(spec)), *PLACE])
     for part in _fold_ranges(spec, file_slice, placed, placed, shape.key, files, probed=_logged_keys(file_slice)):
         folded = part.folded
         if folded.records is None:
@@ -196,6 +196,12 @@ def picked_ranges(spec: MergeSpec, file_slice: FileSlice, *, files: ParquetFiles
         superseded = part.base.select(PLACE.names).take(pa.array(folded.superseded))
         places = pa.concat_tables([PLACE.empty_table(), *(frame.rows.select(PLACE.names) for frame in part.frames)])
         yield PickedRange(superseded, places.take(pa.array(folded.records)))
+
+
+def deciding_columns(spec: MergeSpec) -> frozenset[str]:
+    """The columns that say which record of a key stays, if the merger returns one of its inputs."""
+    shape = spec.config.shape
+    return spec.merger.needs(shape, ()) | set(shape.standing)
 
 
 def picks_records(spec: MergeSpec, file_slice: FileSlice, files: ParquetFiles) -> bool:

@@ -18,13 +18,28 @@ import pyarrow as pa
 from lakemerge.format.minor import POSITIONS_SCHEMA, packed_positions
 from lakemerge.layout.view import FileSlice
 from lakemerge.options import ReadPolicy
-from lakemerge.read.merge import MergeSpec, changed_ranges, may_pick_records, picked_ranges, picks_records
+from lakemerge.read.merge import (
+    MergeSpec,
+    changed_ranges,
+    deciding_columns,
+    may_pick_records,
+    picked_ranges,
+    picks_records,
+)
 from lakemerge.read.parquet.files import ParquetFiles
 from lakemerge.read.sources import PLACE
 from lakemerge.read.superseded import Superseded
 from mergers.contract import Ints
 
-__all__ = ["Premerged", "can_scan_logs", "may_pick_places", "may_premerge", "premerge", "premerge_pays"]
+__all__ = [
+    "Premerged",
+    "can_scan_logs",
+    "may_pick_places",
+    "may_premerge",
+    "premerge",
+    "premerge_pays",
+    "premerged_bytes",
+]
 
 _BATCH_ROWS = 64 * 1024
 _PLACE_BYTES = 4
@@ -128,6 +143,13 @@ def can_scan_logs(file_slices: Sequence[FileSlice], policy: ReadPolicy) -> bool:
     if len(names) > policy.premerge_log_files:
         return False
     return len(set(names)) == len(names) and all(map(_NAME.fullmatch, names))
+
+
+def premerged_bytes(file_slice: FileSlice, spec: MergeSpec, *, only_places: bool) -> int:
+    """An estimate of the bytes that :func:`premerge` reads: all columns count the same."""
+    if not only_places:
+        return file_slice.stored_bytes
+    return file_slice.stored_bytes * len(deciding_columns(spec)) // len(spec.config.schema)
 
 
 def premerge(

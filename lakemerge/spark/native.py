@@ -32,7 +32,7 @@ from lakemerge.layout.partition import parse_partition_value
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.options import ReadPolicy, Settings
 from lakemerge.read.merge import MergeSpec
-from lakemerge.read.premerge import Premerged, premerge
+from lakemerge.read.premerge import Premerged, premerge, premerged_bytes
 from lakemerge.read.splits import split_file_slices
 from lakemerge.read.stored_rows import SelectedFile, StoredRows, merged_files, stored_rows
 from lakemerge.schema.schema import to_delta_json
@@ -285,7 +285,7 @@ def _premerged(
         spark,
         partial(_unpickled, work),
         [pickled(file_slice) for file_slice in due],
-        sizes=[file_slice.stored_bytes for file_slice in due],
+        sizes=[premerged_bytes(file_slice, spec, only_places=only_places) for file_slice in due],
         settings=spec.settings,
     )
 

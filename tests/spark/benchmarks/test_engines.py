@@ -13,12 +13,13 @@ from benchmarks.compare.deltalake import Deltalake
 from benchmarks.compare.ducklake import DuckLake
 from benchmarks.compare.engine import Engine, Place
 from benchmarks.compare.lakemerge_arrow import LakeMergeOnArrow
-from benchmarks.compare.lakemerge_spark import INLINE, LakeMergeOnSpark
+from benchmarks.compare.lakemerge_spark import AUTO, INLINE, LakeMergeOnSpark
 from benchmarks.compare.lance import Lance
 from benchmarks.compare.queries import queries
 from benchmarks.compare.workload import WIDE, WIDE_CHANGED, Parameters, Workload
 from benchmarks.tpch import LINEITEM
 from lakemerge import LakeTable
+from lakemerge.read.reads_per_write import reads_per_write
 
 pytestmark = pytest.mark.bench
 
@@ -86,3 +87,12 @@ def test_engines_update_columns(engine: Engine, workload: Workload, tmp_path: Pa
 def problems(engine: Engine, place: Place, workload: Workload, state: Path, target: Path) -> tuple[str, ...]:
     engine.dump(place, target)
     return workload.problems(place.entity, target, state)
+
+
+def test_reads_that_a_day_leaves_out_count(spark: SparkSession, workload: Workload, tmp_path: Path) -> None:
+    engine, place = LakeMergeOnSpark(spark), Place(tmp_path / "table", LINEITEM, 1 << 20, AUTO)
+    engine.load(place, workload.initial)
+    engine.note_reads(place, 100)
+    engine.upsert(place, workload.small(1))
+    # The mean begins with 1, and the newest write has an eighth of the weight.
+    assert reads_per_write(LakeTable.open(place.path).opened.view) == 1 + 99 / 8

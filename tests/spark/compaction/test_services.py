@@ -74,6 +74,16 @@ def test_small_work_stays_on_the_driver(spark: SparkSession, tmp_path: Path) -> 
     assert state_of(paths[0]) == state_of(paths[1])
 
 
+def test_a_read_counts_the_columns_that_decide(spark: SparkSession, tmp_path: Path) -> None:
+    """The newest record of a key stays: partition, key and ordering decide, three columns of four."""
+    for share, jobs in ((0.75, [0, 1]), (0.5, [1, 1])):
+        dirty(path := tmp_path / f"t{share}")
+        whole = sum(file_slice.stored_bytes for file_slice in LakeTable.open(path).opened.view.file_slices)
+        settings = Settings(driver_bytes=int(whole * share), reads=PREMERGING)
+        table = LakeTable.open(path, settings=settings, spark=spark)
+        assert [jobs_of(spark, f"read {share}", table.to_df, path), jobs_of(spark, "full", table.compact, path)] == jobs
+
+
 def minor(table: LakeTable) -> None:
     assert table.compact(minor=True).file_slices == 3
 

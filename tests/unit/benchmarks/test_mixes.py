@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -12,6 +14,7 @@ from benchmarks.compare.mixes import mixes
 from benchmarks.compare.mixture import READS, Day
 from benchmarks.compare.on_arrow import ArrowParquet
 from benchmarks.compare.queries import Answer, Query
+from benchmarks.compare.results import Row
 from benchmarks.compare.workload import Frame, Parameters, Workload
 from tests.unit.benchmarks.test_compare import Folding
 
@@ -27,9 +30,13 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Workload:
 
 
 class Kept(Folding):
-    """It is tidied after every second commit, or not at all if there are ten queries for each commit."""
+    """It is tidied after every second commit, or not at all if there are ten queries for each commit. It counts
+    queries."""
 
-    upkeeps = (Upkeep("tidied", {"kept": "yes"}, every=2), Upkeep("for ten", {}, reads_per_write=10.0))
+    upkeeps = (
+        Upkeep("tidied", {"kept": "yes"}, every=2),
+        Upkeep("for ten", {}, reads_per_write=10.0, counts=True),
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,6 +52,9 @@ class Kept(Folding):
 
     def tidy(self, place: Place) -> None:
         self.done.append("tidy")
+
+    def note_reads(self, place: Place, reads: int) -> None:
+        self.done.append(f"{reads} reads")
 
     def answer(self, place: Place, query: Query) -> Answer:
         self.done.append("query")
@@ -78,7 +88,8 @@ def test_a_day_commits_tidies_and_asks_in_turn(workload: Workload, tmp_path: Pat
     assert engine.done[: len(warm_up)] == warm_up
     first_day = ["load {'kept': 'yes'}", *["commit", *eight, "commit", "tidy", *eight] * 2]
     assert engine.done[len(warm_up) : len(warm_up) + len(first_day)] == first_day
-    assert engine.done[len(warm_up) + len(first_day)] == "load {}"
+    counting_day = ["load {}", *["commit", *eight, "2 reads"] * 4]
+    assert engine.done[len(warm_up) + len(first_day) :][: len(counting_day)] == counting_day
     for stream in STREAMS:
         totals = {row.at: row for row in rows if row.step == f"{stream}: total"}
         assert list(totals) == list(READS)
@@ -89,10 +100,25 @@ def test_a_day_commits_tidies_and_asks_in_turn(workload: Workload, tmp_path: Pat
             assert by_default is not None
             assert value <= by_default
             assert totals[reads].floor
-            if reads != 10:
+            if reads == 10:
+                assert by_default == pytest.approx(total_of_ten(rows, f"{stream}, for ten"))
+            else:
                 assert value == by_default, "the other upkeep is meant for ten queries alone"
         asked = [row for row in rows if row.step.startswith(f"{stream}, for ten: key look-up, ")]
         assert [len(row.samples) for row in asked] == [4, 4]
+
+
+def total_of_ten(rows: Sequence[Row], about: str) -> float:
+    """Four commits; four queries are new after each, and six are asked again."""
+
+    def samples(what: str) -> list[float]:
+        return [
+            sample for row in rows if row.step.startswith(f"{about}: ") and what in row.step for sample in row.samples
+        ]
+
+    (written,) = [row.value for row in rows if row.step == f"{about}: commits and maintenance" and row.unit == "s"]
+    assert written is not None
+    return written + 4 * (4 * fmean(samples(", first")) + 6 * fmean(samples(", again")))
 
 
 def test_wrong_rows_void_the_totals(workload: Workload, tmp_path: Path) -> None:
