@@ -40,6 +40,7 @@ from lakemerge.format.record_retention import records_from
 from lakemerge.format.savepoint import check_no_holds, savepoints_of
 from lakemerge.format.vectors import begin_of
 from lakemerge.handle import Handle
+from lakemerge.layout.references import check_domains
 from lakemerge.layout.view import FileSlice, TableView
 from lakemerge.read.lookup import find_rows
 from lakemerge.results.forgetting import ForgetResult, Left, Searched, Waiting
@@ -148,6 +149,7 @@ class _Forget:
         :param fresh: whether a mark of an earlier call counts for nothing.
         """
         check_no_holds(self._view.snapshot, "forget")
+        check_domains(self._view.snapshot)
         touched = self._touched(self._view)
         left = touched or self._holding(self._view) or self._at_boundaries(self._view)
         mark = None if left or fresh else self._marked()

@@ -4,16 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
-from lakemerge.delta import Action, Snapshot, Transaction
-from lakemerge.errors import CommitConflictError
+import orjson
 
-__all__ = ["Along", "DomainChangedError", "DomainIs", "Isolation", "Precondition", "Provenance"]
+from lakemerge._internal.arguments import shown
+from lakemerge.delta import Action, Snapshot, Transaction, check_info
+from lakemerge.errors import CommitConflictError, InputError
+from mergers.wording import argument
+
+__all__ = ["Along", "DomainChangedError", "DomainIs", "Isolation", "Precondition", "Provenance", "caller_info"]
 
 Isolation = Literal["snapshot", "serializable"]
 """``snapshot``: a transaction conflicts with commits that wrote one of its keys. ``serializable``: also with commits
 that wrote any other record."""
+
+_OURS: Final = frozenset({"forget", "ingest", "isBlindAppend", "isolationLevel", "replay", "sent"})
+"""Entries of ``commitInfo`` that operations of the library write, beside those of the log itself."""
+_OUR_PREFIX: Final = "lakemerge."
+
+
+def caller_info(info: Mapping[str, object] | None) -> Mapping[str, object]:
+    """The entries of ``commitInfo`` that a caller gives.
+
+    :raises InputError: they do not fit into JSON, or one has a name that is the library's.
+    """
+    if info is None:
+        return {}
+    try:
+        fits = isinstance(info, Mapping) and isinstance(orjson.loads(orjson.dumps(dict(info))), dict)
+    except TypeError as error:
+        raise InputError(f"{argument('info')} must be a mapping that JSON can hold: {error}") from error
+    if not fits:
+        raise InputError(f"{argument('info')} must be a mapping of names to JSON values, not {shown(info)}")
+    check_info(info)
+    taken = sorted(name for name in info if name in _OURS or name.startswith(_OUR_PREFIX))
+    if taken:
+        raise InputError(f"commit info keys {taken} are the library's own; choose other names", keys=tuple(taken))
+    return info
 
 
 class DomainChangedError(CommitConflictError):

@@ -27,7 +27,7 @@ from lakemerge.format.publish import with_vectors
 from lakemerge.format.record_retention import RECORDS_DOMAIN
 from lakemerge.format.state import State
 from lakemerge.handle import Handle
-from lakemerge.layout.references import snapshot_references
+from lakemerge.layout.references import check_domains, snapshot_references
 from lakemerge.layout.travel import check_kept
 from lakemerge.layout.view import TableView
 from lakemerge.results.writes import RestoreResult
@@ -52,6 +52,7 @@ def restore_table(handle: Handle, begin: TableView, target: Snapshot) -> Restore
         # If a vacuum's fence was first, it decides. A vacuum that comes later sees what is restored.
         check_kept(target.version, view.snapshot)
         tip = view.snapshot
+        check_domains(tip)
         actions[:] = [*_files(tip, target, handle.store_now_ms()), *_domains(tip, target), *_forgotten(tip, target)]
         metadata = _metadata(view, earlier)
         defined: list[Action] = [] if metadata == view.snapshot.metadata else [metadata]

@@ -21,6 +21,7 @@ from lakemerge.format.names import WRITER_FEATURE
 from lakemerge.format.operations import Operation
 from lakemerge.format.publish import Publish
 from lakemerge.format.savepoint import savepoints_of
+from lakemerge.layout.references import check_domains
 from lakemerge.layout.view import TableView
 from lakemerge.results.conversion import UnconversionResult
 from lakemerge.table.open_table import OpenTable
@@ -79,7 +80,9 @@ def unconvert_table(opened: OpenTable) -> UnconversionResult:
 
 
 def _check_unneeded(url: str, view: TableView) -> None:
-    """Raise :class:`InputError` if somebody needs earlier versions of the table, or follows it."""
+    """Raise :class:`InputError` if somebody needs earlier versions of the table, or follows it, and
+    :class:`UnsupportedFeatureError` if it has what this library does not know."""
+    check_domains(view.snapshot)
     points, consumers = list(savepoints_of(view.snapshot)), list(registrations_of(view.snapshot))
     if points:
         raise InputError(

@@ -25,14 +25,31 @@ from lakemerge.format.names import (
 from lakemerge.format.record_retention import RECORDS_DOMAIN
 from lakemerge.storage.base import Store
 
-__all__ = ["references", "snapshot_references"]
+__all__ = ["check_domains", "references", "snapshot_references"]
 
+_OURS: Final = "lakemerge."
 _WITHOUT_FILES: Final = (STATE_DOMAIN, EXPIRY_DOMAIN, RESET_DOMAIN, RECORDS_DOMAIN, CONVERSION_DOMAIN)
+_WITH_NAMES: Final = (
+    LOG_DOMAIN_PREFIX,
+    MINOR_DOMAIN_PREFIX,
+    INGEST_DOMAIN_PREFIX,
+    SAVEPOINT_DOMAIN_PREFIX,
+    CONSUMER_DOMAIN_PREFIX,
+)
+"""Beginnings of domains of which a table has any number."""
 
 
 def snapshot_references(snapshot: Snapshot, store: Store) -> set[str]:
     """The paths of all files that a version needs."""
     return set(references([*snapshot.files.values(), *snapshot.domains.values()], store))
+
+
+def check_domains(snapshot: Snapshot) -> None:
+    """Raise :class:`UnsupportedFeatureError` for a domain of LakeMerge's that this library does not know. What gives up
+    versions, or takes domains away, cannot know what that one needs."""
+    for name in snapshot.domains:
+        if name.startswith(_OURS) and name not in _WITHOUT_FILES and not name.startswith(_WITH_NAMES):
+            raise _unknown(name)
 
 
 def references(actions: Iterable[Action], store: Store) -> Iterator[str]:
@@ -48,7 +65,7 @@ def references(actions: Iterable[Action], store: Store) -> Iterator[str]:
             yield from paths_of(action) if tells else (action.path,)
             if action.vector is not None and not tells:
                 yield action.vector.path
-        elif isinstance(action, DomainMetadata) and not action.removed and action.domain.startswith("lakemerge."):
+        elif isinstance(action, DomainMetadata) and not action.removed and action.domain.startswith(_OURS):
             yield from _of_domain(action, store)
 
 
@@ -62,7 +79,11 @@ def _of_domain(domain: DomainMetadata, store: Store) -> Iterable[str]:
         return Ingest.of(domain).paths
     if name in _WITHOUT_FILES or name.startswith((SAVEPOINT_DOMAIN_PREFIX, CONSUMER_DOMAIN_PREFIX)):
         return ()
-    raise UnsupportedFeatureError(
+    raise _unknown(name)
+
+
+def _unknown(name: str) -> UnsupportedFeatureError:
+    return UnsupportedFeatureError(
         f"the table has the domain {name!r}, which this library does not know, so it cannot tell which files are in "
         "use; install a newer lakemerge",
         domain=name,

@@ -13,7 +13,6 @@ import orjson
 from lakemerge._internal.arguments import shown
 from lakemerge.commits.appends import commit_note
 from lakemerge.commits.provenance import Provenance
-from lakemerge.delta import check_info
 from lakemerge.errors import InputError
 from lakemerge.format.keys import Key, key_from_json, key_to_json, keys_at
 from lakemerge.format.operations import Operation
@@ -72,13 +71,6 @@ def _commit(
     keys: object,
     info: Mapping[str, object],
 ) -> int:
-    try:
-        fits = isinstance(orjson.loads(orjson.dumps(dict(info))), dict)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{argument('info')} must be a mapping that JSON can hold: {error}") from error
-    if not fits:
-        raise InputError(f"{argument('info')} must be a mapping of names to JSON values, not {shown(info)}")
-    check_info(info)
     parameters = {**about, **({} if keys is None else _keys(view, keys))}
     done = commit_note(handle, view, Provenance(operation, parameters, handle.new_transaction(), None, info=info))
     return done.version

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakemerge._internal.arguments import checked
+from lakemerge.commits.provenance import caller_info
 from lakemerge.commits.restore import restore_table
 from lakemerge.commits.savepoints import drop_savepoint, save_version
 from lakemerge.datasource.registration import prepared
@@ -428,7 +429,7 @@ class LakeTable:
         :raises lakemerge.OutcomeUnknownError: the store did not say whether the commit landed.
         """
         request = WriteRequest(
-            kind_column=kind_column, txn=txn, info=info or {}, merge_schema=merge_schema, before=before or {}
+            kind_column=kind_column, txn=txn, info=caller_info(info), merge_schema=merge_schema, before=before or {}
         )
         return self._write(frame, request)
 
@@ -444,7 +445,7 @@ class LakeTable:
         :param keys: a frame as for :meth:`upsert`. If it has all ordering columns, a delete applies only
             where it is newer than the row. If it has none of them, the delete always applies.
         """
-        return self._write(keys, WriteRequest(deletes=True, txn=txn, info=info or {}))
+        return self._write(keys, WriteRequest(deletes=True, txn=txn, info=caller_info(info)))
 
     @overload
     def delete_where(
@@ -487,7 +488,9 @@ class LakeTable:
         Where ordering decides, a deleted key remembers the ordering of its row: a later record that is older does not
         bring the row back, a newer one does. For parameters and errors see :meth:`update_where`.
         """
-        options = TransactionOptions(txn=txn, info=info or {}, retries=retries, isolation=isolation, explain=explain)
+        options = TransactionOptions(
+            txn=txn, info=caller_info(info), retries=retries, isolation=isolation, explain=explain
+        )
         return self._transact(
             lambda begin: delete_where(self._open.handle, begin, condition, options, self._open.services_session),
             explain,
@@ -554,7 +557,9 @@ class LakeTable:
         :raises lakemerge.CommitConflictError: other writers kept changing the same keys, or a vacuum deleted files
             that were being read. Nothing was written.
         """
-        options = TransactionOptions(txn=txn, info=info or {}, retries=retries, isolation=isolation, explain=explain)
+        options = TransactionOptions(
+            txn=txn, info=caller_info(info), retries=retries, isolation=isolation, explain=explain
+        )
         return self._transact(
             lambda begin: update_where(self._open.handle, begin, condition, set, options, self._open.services_session),
             explain,
@@ -591,7 +596,7 @@ class LakeTable:
 
         def run(clauses: Sequence[Clause], evolves: bool, explain: bool) -> UpsertResult | TransactionPlan:
             options = TransactionOptions(
-                txn=txn, info=info or {}, retries=retries, isolation=isolation, explain=explain
+                txn=txn, info=caller_info(info), retries=retries, isolation=isolation, explain=explain
             )
             aliases = aliases_of(source, on, target_alias, source_alias)
             call = MergeCall(on=on, clauses=clauses, aliases=aliases, evolves=evolves)
@@ -633,7 +638,7 @@ class LakeTable:
         :raises lakemerge.OutcomeUnknownError: the store did not say whether the commit landed.
         """
         request = OverwriteRequest(
-            where=where, partition_mode=partition_mode, merge_schema=merge_schema, txn=txn, info=info or {}
+            where=where, partition_mode=partition_mode, merge_schema=merge_schema, txn=txn, info=caller_info(info)
         )
         from compaction import maintain_after_write
 
@@ -1104,7 +1109,7 @@ class LakeTable:
         from lakemerge.provenance.notes import commit_sent
 
         view = self._open.writable()
-        made = commit_sent(self._open.handle, view, to, since=since, version=version, keys=keys, info=info or {})
+        made = commit_sent(self._open.handle, view, to, since=since, version=version, keys=keys, info=caller_info(info))
         self._open.follow()
         return made
 
@@ -1130,7 +1135,7 @@ class LakeTable:
         from lakemerge.provenance.notes import commit_association
 
         view = self._open.writable()
-        made = commit_association(self._open.handle, view, uri, version=version, keys=keys, info=info or {})
+        made = commit_association(self._open.handle, view, uri, version=version, keys=keys, info=caller_info(info))
         self._open.follow()
         return made
 

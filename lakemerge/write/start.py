@@ -13,14 +13,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import orjson
 import pyarrow as pa
 
 from lakemerge._internal.arguments import shown
 from lakemerge._internal.near import did_you_mean
 from lakemerge.commits.provenance import Along, Isolation, Provenance
-from lakemerge.delta import check_info, duration_ms
-from lakemerge.errors import FrameError, InputError, SchemaError
+from lakemerge.delta import duration_ms
+from lakemerge.errors import FrameError, SchemaError
 from lakemerge.format.config import TableConfig
 from lakemerge.format.names import KIND_COLUMN
 from lakemerge.format.operations import Operation
@@ -127,7 +126,6 @@ class Write:
             differs=differs,
         )
         txn = _checked_txn(request.txn)
-        _check_info(request.info)
         if (done := _repeated(handle, begin, txn)) is not None:
             return done
         transaction = handle.new_transaction()
@@ -350,16 +348,6 @@ def _checked_txn(txn: Any) -> tuple[str, int] | None:
     except UnicodeEncodeError as error:
         raise FrameError(f"the application id {app!r} cannot be encoded as UTF-8: {error}") from error
     return str(app), int(number)  # plain types instead of numpy's
-
-
-def _check_info(info: Mapping[str, object]) -> None:
-    try:
-        fits = isinstance(orjson.loads(orjson.dumps(info)), dict)
-    except TypeError as error:
-        raise InputError(f"{argument('info')} must be a mapping that JSON can hold: {error}") from error
-    if not fits:
-        raise InputError(f"{argument('info')} must be a mapping of names to JSON values, not {info!r}")
-    check_info(info)
 
 
 def _without_bits(schema: pa.Schema) -> tuple[pa.Schema, bool]:

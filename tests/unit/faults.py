@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lakemerge import LakeTable, Merger, Settings
-from lakemerge.delta import DeltaLog
+from lakemerge.delta import Attempt, DeltaLog, DomainMetadata
 from lakemerge.handle import Handle
 from lakemerge.storage import LocalStore
 from lakemerge.testing.faults import Chance, Fault, FaultStore
@@ -18,7 +18,7 @@ from mergers import default_registry
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["DDL", "Row", "create", "frame", "listing", "open_over", "rows_of", "state_of"]
+__all__ = ["DDL", "UNKNOWN", "Row", "commit_domains", "create", "frame", "listing", "open_over", "rows_of", "state_of"]
 
 Row = tuple[Any, ...]
 
@@ -36,6 +36,17 @@ def frame(rows: Sequence[Row], names: Sequence[str] = ("k", "o", "v"), **kinds: 
     types = {"k": pa.int64(), "o": pa.int64(), "v": pa.string(), "op": pa.string(), **kinds}
     columns = [pa.array([row[i] for row in rows], types.get(name)) for i, name in enumerate(names)]
     return pa.Table.from_arrays(columns, names=list(names))
+
+
+UNKNOWN = DomainMetadata("lakemerge.newer.thing", '{"file": "x"}')
+"""A domain that a newer library might bring."""
+
+
+def commit_domains(path: Path, *domains: DomainMetadata) -> int:
+    """Commit domains as another writer would. Returns the version."""
+    log = DeltaLog(LocalStore(path))
+    outcome = log.commit(log.snapshot(), lambda tip: Attempt(list(domains)), operation="TEST", parameters={})
+    return outcome.version
 
 
 def open_over(

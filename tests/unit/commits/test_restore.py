@@ -14,12 +14,12 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from lakemerge import CommitConflictError, InputError, LakeTable, VersionNotFoundError
+from lakemerge import CommitConflictError, InputError, LakeTable, UnsupportedFeatureError, VersionNotFoundError
 from lakemerge.testing.faults import Call, Fault
 from tests.conformance.model_mergers import ALL_MERGERS
 from tests.conformance.values import assert_rows
 from tests.model import ModelTable
-from tests.unit.faults import Row, create, frame, listing, open_over, rows_of, state_of
+from tests.unit.faults import UNKNOWN, Row, commit_domains, create, frame, listing, open_over, rows_of, state_of
 
 FIRST = [(1, 1, "a"), (2, 1, "b")]
 SECOND = [(1, 2, "A"), (2, 1, "b"), (3, 1, "c")]
@@ -36,6 +36,24 @@ def told(path: Path) -> tuple[LakeTable, int]:
     table.compact(minor=True)
     table.upsert(frame([(1, 9, "later"), (4, 1, "d")]))
     return table, version
+
+
+def test_what_a_newer_library_keeps_is_not_guessed_at(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    table, version = told(path)
+    last = commit_domains(path, UNKNOWN)
+    with pytest.raises(UnsupportedFeatureError, match=r"'lakemerge\.newer\.thing'.*install a newer lakemerge"):
+        table.restore(version=version)
+    assert LakeTable.open(path).version == last
+
+
+def test_what_a_newer_library_keeps_may_come_at_the_last_moment(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    _, version = told(path)
+    table, _ = open_over(path, Fault(action=lambda call: commit_domains(path, UNKNOWN), method="put_if_absent"))
+    with pytest.raises(UnsupportedFeatureError, match=r"'lakemerge\.newer\.thing'"):
+        table.restore(version=version)
+    assert UNKNOWN.domain in LakeTable.open(path).opened.view.snapshot.domains
 
 
 def changed(table: LakeTable, since: int) -> list[Row]:

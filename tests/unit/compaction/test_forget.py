@@ -13,10 +13,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakemerge import CommitConflictError, FrameError, InputError, LakeTable, Settings, VersionNotFoundError
+from lakemerge import (
+    CommitConflictError,
+    FrameError,
+    InputError,
+    LakeTable,
+    Settings,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
 from lakemerge.testing.faults import Call, Fault
 from tests.grep import grep
-from tests.unit.faults import Row, open_over, rows_of
+from tests.unit.faults import UNKNOWN, Row, commit_domains, open_over, rows_of
 
 PERSON = "ann@example.org"
 NAME = "Ann Zzyzx"
@@ -61,6 +69,15 @@ def forgotten(path: Path, *emails: str, **options: Any) -> LakeTable:
         assert result.state == "waiting", str(result)
         age(path)
     raise AssertionError(str(result))
+
+
+def test_what_a_newer_library_keeps_is_not_guessed_at(tmp_path: Path) -> None:
+    table = people(tmp_path)
+    table.upsert(everybody())
+    last = commit_domains(tmp_path, UNKNOWN)
+    with pytest.raises(UnsupportedFeatureError, match=r"'lakemerge\.newer\.thing'.*install a newer lakemerge"):
+        LakeTable.open(tmp_path).forget(key())
+    assert LakeTable.open(tmp_path).version == last, "nothing was committed"
 
 
 def left_of(path: Path) -> list[str]:

@@ -30,14 +30,14 @@ from lakemerge import (
     VacuumResult,
     VersionNotFoundError,
 )
-from lakemerge.delta import Attempt, DeltaLog, DomainMetadata
+from lakemerge.delta import DeltaLog
 from lakemerge.handle import Handle
 from lakemerge.storage.clock import CLOCK_FILE
 from lakemerge.storage.local import LocalStore
 from lakemerge.table.opening import open_handle
 from lakemerge.testing.counting import CountingStore
 from lakemerge.testing.faults import Call, Fail, Fault, FaultStore
-from tests.unit.faults import Row, create, frame, listing, open_over, rows_of, state_of
+from tests.unit.faults import UNKNOWN, Row, commit_domains, create, frame, listing, open_over, rows_of, state_of
 
 NOW = dt.timedelta(0)
 KILLED = "00000000-dead-dead-dead-000000000000"
@@ -519,14 +519,9 @@ def test_commits_younger_than_an_hour_stay(tmp_path: Path) -> None:
 def test_what_a_newer_library_keeps_is_not_guessed_at(tmp_path: Path) -> None:
     path = tmp_path / "t"
     table, _ = busy(path)
-    table.opened.handle.log.commit(
-        table.opened.view.snapshot,
-        lambda tip: Attempt([DomainMetadata("lakemerge.future", '{"file": "x"}', False)]),
-        operation="FUTURE",
-        parameters={},
-    )
+    commit_domains(path, UNKNOWN)
     before = listing(path)
-    with pytest.raises(UnsupportedFeatureError, match=r"'lakemerge.future'.*newer lakemerge"):
+    with pytest.raises(UnsupportedFeatureError, match=r"'lakemerge.newer.thing'.*newer lakemerge"):
         vacuum(table)
     assert listing(path) == {**before, CLOCK_FILE: 0}
 

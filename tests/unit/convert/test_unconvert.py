@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.duckdb_with import duckdb_with
-from lakemerge import CommitConflictError, InputError, LakeTable, NotATableError
+from lakemerge import CommitConflictError, InputError, LakeTable, NotATableError, UnsupportedFeatureError
 from lakemerge._internal.pools import inline_pools
 from lakemerge.convert.unconverting import unconvert_table
 from lakemerge.delta import DeltaLog
@@ -23,6 +23,7 @@ from lakemerge.table.alter import SchemaChange, alter
 from lakemerge.table.open_table import OpenTable
 from lakemerge.testing.faults import Call, Fault, FaultStore
 from mergers import default_registry
+from tests.unit.faults import UNKNOWN, commit_domains
 
 OFF = {"lakemerge.maintenance": "off"}
 DDL = "k BIGINT, o BIGINT, v STRING"
@@ -43,6 +44,14 @@ def made(path: Path, publish: str = "off", **arguments: Any) -> LakeTable:
     table.upsert(rows(range(4, 9), 3, "logged"))
     table.delete(pa.table({"k": pa.array([19], pa.int64()), "o": pa.array([3], pa.int64())}))
     return table
+
+
+def test_what_a_newer_library_keeps_is_not_guessed_at(tmp_path: Path) -> None:
+    made(tmp_path)
+    last = commit_domains(tmp_path, UNKNOWN)
+    with pytest.raises(UnsupportedFeatureError, match=r"'lakemerge\.newer\.thing'.*install a newer lakemerge"):
+        LakeTable.open(tmp_path).unconvert()
+    assert LakeTable.open(tmp_path).version == last, "nothing was committed"
 
 
 def model() -> list[dict[str, Any]]:

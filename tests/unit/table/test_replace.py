@@ -30,14 +30,14 @@ from lakemerge import (
     VersionNotFoundError,
 )
 from lakemerge.commits.rescale import reserve_ordinals
-from lakemerge.delta import Attempt, DeltaLog, DomainMetadata
+from lakemerge.delta import DeltaLog, DomainMetadata
 from lakemerge.format.ingests import ingests_of
 from lakemerge.ingest import Files
 from lakemerge.storage import LocalStore
 from lakemerge.table.create import create_table
 from lakemerge.testing.faults import Call, Fail, Fault, FaultStore, Refuse
 from tests.property.effort import some
-from tests.unit.faults import create, frame, listing, open_over, rows_of, state_of
+from tests.unit.faults import UNKNOWN, commit_domains, create, frame, listing, open_over, rows_of, state_of
 from tests.unit.ingest.landing import land
 from tests.unit.table import test_identity
 from tests.unit.table.staged import made_of
@@ -208,16 +208,11 @@ def test_a_plain_delta_table_is_not_replaced(tmp_path: Path) -> None:
 def test_what_a_newer_library_keeps_is_not_guessed_at(tmp_path: Path) -> None:
     path = tmp_path / "t"
     create(path).upsert(frame(OLD_ROWS))
-    log = DeltaLog(LocalStore(path))
-
-    def commit(*domains: DomainMetadata) -> None:
-        log.commit(log.snapshot(), lambda tip: Attempt(list(domains)), operation="TEST", parameters={})
-
-    commit(DomainMetadata("someone.else", "{}"), DomainMetadata("lakemerge.newer.thing", "{}"))
+    commit_domains(path, DomainMetadata("someone.else", "{}"), UNKNOWN)
     with pytest.raises(UnsupportedFeatureError, match=r"'lakemerge\.newer\.thing'.*install a newer lakemerge"):
         anew(path)
     assert state_of(path) == OLD_ROWS
-    commit(DomainMetadata("lakemerge.newer.thing", "", True))
+    commit_domains(path, DomainMetadata(UNKNOWN.domain, "", True))
     assert "someone.else" in anew(path).opened.view.snapshot.domains, "as in Delta, what others keep stays"
 
 

@@ -270,9 +270,11 @@ def test_info_is_kept_and_its_reserved_names_are_refused(tmp_path: Path) -> None
     info = table.history(limit=1)[0].info
     assert (info["source"], info["job"]) == (["x.csv"], 7)
     table, store = open_over(tmp_path / "t")
-    for reserved in ("operation", "timestamp"):
+    for reserved in ("operation", "timestamp", "txnId", "replay", "ingest", "sent", "forget", "lakemerge.note"):
         with pytest.raises(InputError, match=reserved):
             table.upsert(frame([(1, 1, "a")]), info={reserved: "x"})
+        with pytest.raises(InputError, match=reserved):
+            table.record_send("s3://elsewhere/x", info={reserved: "x"})
     assert not any(call.method == "open_output" for call in store.calls), "before any data is written"
 
 
