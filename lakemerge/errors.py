@@ -160,7 +160,7 @@ class UnsupportedFeatureError(TableError):
 
 
 class StoreError(TableError):
-    """The store cannot do what a table needs, such as an atomic put-if-absent."""
+    """The store cannot do what a table needs, such as an atomic put-if-absent, or a request to it failed."""
 
     code = "store"
 

@@ -25,7 +25,8 @@ class ReadPolicy:
     premerge: bool = True
     """Whether there are premerges. Without them the logs are merged while the file slices are read."""
     premerge_from_bytes: int = 16 * _MIB
-    """Below this many Parquet bytes of requested columns, merging during the read is cheaper than a premerge."""
+    """Below this many Parquet bytes of requested columns, merging during the read is cheaper than a premerge.
+    LakeMerge's own scan does not ask this where a premerge gives places alone."""
     premerge_rows: int = 2**25
     """Stored rows of the file slices that one read premerges, at most. Their bitmaps take 4 MiB."""
     premerge_slices: int = 1024
@@ -34,7 +35,7 @@ class ReadPolicy:
     premerge_stored_per_record: float = 4
     """A file slice with fewer stored rows per log record is not premerged: the merge is much of the read anyway."""
     premerge_stored_per_place: float = 1
-    """The same where the premerge gives places of records and no rows."""
+    """The same where the premerge gives places of records and no rows. LakeMerge's own scan does not ask this."""
     premerge_log_files: int = 256
     """With more log files than this, premerged rows are sent along instead of scanned in the logs."""
     scan_rows: int = 2**28

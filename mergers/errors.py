@@ -110,8 +110,9 @@ class RecordRefusedError(InputError):
 
 
 class MergeOverflowError(LakeMergeError):
-    """A key's total does not fit its column; ``key`` and ``column`` say which. The records stay in the
-    logs, and a later record may bring the total back into range."""
+    """The merge of a key gives no value: a total does not fit its column, a rule or condition of
+    ``expression`` fails, or a value has more than 2 GiB. ``key`` says where, and so does ``column``,
+    unless a condition failed. The records stay in the logs."""
 
     code = "merge-overflow"
 

@@ -1,13 +1,14 @@
 #!/bin/sh
 # Installs the built wheel with each Python and each pyspark into an environment of its own, and runs smoke.py there.
+# With the first Python it also runs the tests of the catalog with each of some pysparks.
 #
-#   scripts/matrix.sh FOLDER BUILDER "PYTHONS" "PYSPARKS"
+#   scripts/matrix.sh FOLDER BUILDER "PYTHONS" "PYSPARKS" ["PYSPARKS OF THE TESTS"]
 #
 # PIP_CONSTRAINT may name a file of versions. A Python that this machine lacks is named and fails the run: a matrix with
 # holes must not look whole.
 
 set -eu
-folder=$1 builder=$2 pythons=$3 pysparks=$4
+folder=$1 builder=$2 pythons=$3 pysparks=$4 tested=${5:-}
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$folder"
 rm -rf "$folder/dist"
@@ -33,6 +34,18 @@ for python in $pythons; do
             && "$home/bin/python" -m pip install --quiet --disable-pip-version-check "${wheel}[spark,cli]" "pyspark==$pyspark" \
             && (cd "$folder" && "$home/bin/python" "$here/smoke.py" --spark > "$folder/log" 2>&1 && "$home/bin/lakemerge" --help > /dev/null); then
             echo "$name: fine"
+            case "${pythons%% *}: $tested " in
+            "$python:"*" $pyspark "*)
+                if "$home/bin/python" -m pip install --quiet --disable-pip-version-check "${wheel}[spark,cli,test]" "pyspark==$pyspark" \
+                    && (cd "$here/.." && "$home/bin/python" -m pytest tests/spark/connector -q -m "not long" --one-in 12 > "$folder/log" 2>&1); then
+                    echo "$name: tests of the catalog: $(tail -n 1 "$folder/log")"
+                else
+                    echo "$name: tests of the catalog failed" >&2
+                    tail -n 40 "$folder/log" >&2 || true
+                    failed="$failed $name (tests);"
+                fi
+                ;;
+            esac
         else
             echo "$name: failed" >&2
             tail -n 20 "$folder/log" >&2 || true

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from benchmarks.cases.first_reads import first_reads
 from benchmarks.cases.foundation_log import metadata, requests
 from benchmarks.compare.queries import Answer, Query, normalised, queries
 from benchmarks.foundation_data import DIRTY_FRAMES, RECENT_FRAMES, Inputs, merged_sql
@@ -46,7 +47,15 @@ def foundation(
     run: Run,
     *,
     scale: Annotated[float, "TPC-H scale factor; 0.5 is 3 M line items"] = 0.5,
-    parts: Annotated[tuple[str, ...], "what to time"] = ("load", "upsert", "read", "compact", "metadata", "requests"),
+    parts: Annotated[tuple[str, ...], "what to time"] = (
+        "load",
+        "upsert",
+        "read",
+        "first",
+        "compact",
+        "metadata",
+        "requests",
+    ),
     rounds: Rounds = 5,
     delta: Annotated[bool, "also time Delta's MERGE of the same frames"] = True,
     large: Annotated[bool, "compare upserts with a table of ten times the rows, not three"] = False,
@@ -381,9 +390,16 @@ def _compact(bench: Bench) -> None:
         bench.check(name, table.to_df(), bench.inputs.initial, DIRTY_FRAMES)
 
 
+def _first(bench: Bench) -> None:
+    """The first read of a session, against a scan of the same rows as plain Parquet."""
+    plain = bench.plain("first", bench.inputs.merged)
+    first_reads(bench.report, bench.scratch, str(plain), bench.dirty().url, rounds=bench.rounds)
+
+
 _ON_SPARK: Mapping[str, Callable[[Bench], None]] = {
     "load": _load,
     "upsert": _upsert,
     "read": _read,
+    "first": _first,
     "compact": _compact,
 }

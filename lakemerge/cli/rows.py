@@ -259,8 +259,8 @@ def query(
 
 def diff(
     path: PathArgument,
-    earlier: Annotated[int, typer.Argument(metavar="VERSION", help="The earlier version.")],
-    later: Annotated[int, typer.Argument(metavar="VERSION", help="The later version.")],
+    earlier: Annotated[int, typer.Argument(metavar="EARLIER", help="The earlier version.")],
+    later: Annotated[int, typer.Argument(metavar="LATER", help="The later version.")],
     storage_options: StorageOption = None,
     failed_keys: FailedKeysOption = "raise",
     limit: LimitOption = 50,

@@ -89,7 +89,7 @@ def register(
 def advance(
     path: PathArgument,
     name: NameArgument,
-    version: int,
+    version: Annotated[int, typer.Argument(help="The version up to which it has read everything.")],
     storage_options: StorageOption = None,
     json: JsonOption = False,
 ) -> None:

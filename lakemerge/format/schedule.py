@@ -79,9 +79,9 @@ class Schedule:
     vacuum_after_minutes: float | None
     """Vacuum is due so long after the last one that a schedule asked for."""
     inline: bool
-    """Whether each upsert and delete is followed by what is due."""
+    """Whether each write of rows is followed by what is due."""
     auto: Auto | None = None
-    """What each upsert and delete is followed by where it is worth its cost; not with ``inline``."""
+    """What each write of rows is followed by where it is worth its cost; not with ``inline``."""
 
     @staticmethod
     def of(configuration: Mapping[str, str]) -> Schedule:

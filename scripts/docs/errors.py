@@ -31,7 +31,8 @@ REMEDIES: Final[Mapping[str, str]] = {
     '`max_merged`, or let `oversize="leave_out"` leave it out.',
     "MaxRetiredError": "Find out why the rows are gone. If that is intended, raise `max_retired` for this run.",
     "MergeConfigError": "Correct every problem that the message lists.",
-    "MergeOverflowError": "Write a record that brings the total back into range. `key` and `column` say where.",
+    "MergeOverflowError": "Write a record that brings the total back into range, gives the value anew, or deletes "
+    "the row.",
     "MergeValueError": "Write a record with a good value for the key. `key` and `column` say where.",
     "MergerConfigurationError": "Correct the merger's options. Every problem is listed.",
     "MergerContractError": "Correct the merger. [User mergers](../guides/user-mergers.md) explains the contract.",
@@ -44,7 +45,8 @@ REMEDIES: Final[Mapping[str, str]] = {
     "RecordRefusedError": "Leave out records of this kind, or choose a [merger](../which-merger.md) that accepts them.",
     "RetryError": "Try again, as the message says.",
     "SchemaError": "Correct the schema. Every problem is listed.",
-    "StoreError": "Keep the table in another store. [Object stores](../guides/stores.md) lists which can be written.",
+    "StoreError": "Try again if the text tells of a time-out or a connection. Otherwise keep the table in another "
+    "store. [Object stores](../guides/stores.md) lists which can be written.",
     "TableDamagedError": "Run `lakemerge check PATH`. Restore the file from a backup, or go back with `table.restore`.",
     "TableError": "Repair or move the table, as the message says.",
     "TableExistsError": 'Use `LakeTable.open`, `create(if_exists="open")`, `create(replace=True)`, or another path.',

@@ -37,8 +37,8 @@ SCHEDULE: Final[Mapping[str, str]] = {
     "lakemerge.logCompaction.afterCommits": "It is due when this many commits of the table have live logs.",
     "lakemerge.vacuum.afterMinutes": "A vacuum is due when the last scheduled one was this long ago. Old deletes are "
     "forgotten with it.",
-    "lakemerge.maintenance.inline": "`true`: each upsert and delete through `LakeTable` is followed by what is due.",
-    "lakemerge.maintenance": "`auto`, which new tables set: each upsert and delete is followed by a compaction "
+    "lakemerge.maintenance.inline": "`true`: each write of rows is followed by what is due.",
+    "lakemerge.maintenance": "`auto`, which new tables set: each write of rows is followed by a compaction "
     "where it is worth its cost.",
     "lakemerge.maintenance.readsPerWrite": "How many full reads follow each write; `auto` uses it. If it is "
     "not set, writers learn it from the reads of their process.",
@@ -123,7 +123,8 @@ FEED: Final[Mapping[str, str]] = {
     "beforeImages": "`false`: leave out what a changed row was before.",
     "maxBytesPerTrigger": "Bytes that end a micro-batch (stream).",
     "maxVersionsPerTrigger": "Commits that end a micro-batch (stream).",
-    "consumer": "The [consumer](../streaming.md#consumers) under which the stream is registered (stream).",
+    "consumer": "A [consumer](../streaming.md#consumers) that was registered before. The stream starts at its "
+    "position, and advances it (stream).",
     "schemaChanges": "`keep` or `stop`: what happens when a column is added (stream).",
     "skipDeletes": "`true`: `spark.readStream.table` leaves deleted rows out, and does not stop there (stream).",
 }

@@ -46,12 +46,12 @@ def run(case: str, folder: Path, data: Path, **options: Any) -> Report:
 
 
 def test_foundation(tmp_path: Path, data: Path) -> None:
-    parts = ("load", "upsert", "read", "compact")
+    parts = ("load", "upsert", "read", "first", "compact")
     report = run("foundation", tmp_path, data, scale=SCALE, parts=parts, rounds=1, delta=False, profile=True)
     assert report.problems == []
     assert {line.case for line in report.lines} == set(parts)
-    # load 2, upsert 2 x 3 + 2, read 2 x 5 clean, 5 + 1 minor-compacted, dirty and the first one, compact 2
-    assert len([line for line in report.lines if line.target is not None]) == 30
+    # load 2, upsert 2 x 3 + 2, read 2 x 5 clean, 5 + 1 minor-compacted, dirty and the first one, first 2, compact 2
+    assert len([line for line in report.lines if line.target is not None]) == 32
     objects = [(line.value, line.target) for line in report.lines if line.unit == "objects"]
     assert objects == [(3, 4), (3, 4)]  # two log files and the commit
     printed = report._console.export_text()
