@@ -54,7 +54,7 @@ DEMO_PATH ?= .demo
 PYTHONS ?= python3.11 python3.12 python3.13
 PYSPARKS ?= 4.0.2 4.1.1 4.2.0 4.2.1 4.3.0
 # Those with which the tests of the catalog run, too, but for the pinned one, with which all tests do.
-TESTED_PYSPARKS ?= 4.1.1 4.3.0
+TESTED_PYSPARKS ?= $(filter 4.1.1 4.3.0,$(PYSPARKS))
 
 # Driver and Python workers of Spark run the same interpreter; nothing of the caller's leaks in. Without kept bytecode every
 # process that tests start would compile this project anew, and pytest would rewrite all tests in each of its own.
@@ -91,7 +91,7 @@ help:
 	@echo "  make test-schedulers  the recipes for Airflow and Dagster, in environments with them"
 	@echo "  make test-benchmarks  each benchmark with a few rows"
 	@echo "  make smoke            the built wheel, installed alone, does what a new user does first"
-	@echo "  make matrix           the built wheel with each Python and pyspark, and the tests of the catalog with some (PYTHONS=..., PYSPARKS=...)"
+	@echo "  make matrix           the built wheel with each Python and pyspark, and the tests of the catalog with some (PYTHONS=..., PYSPARKS=..., TESTED_PYSPARKS=...)"
 	@echo "  make oldest           the tests that need no Spark, with the oldest versions that pyproject.toml allows"
 	@echo "  make soak             faults, killed processes, ingest, damaged files, every record checked (ARGS='--minutes 10 --seed 1')"
 	@echo "  make soak-doors       100,000 faults, 1,000 kills, 1,000,000 records through every door, figures by door; an hour"

@@ -92,8 +92,8 @@ class Settings:
     """When reads through Spark premerge."""
     driver_bytes: int = 64 * _MIB
     """On Spark: services and premerges that read at most this many bytes run on the driver's ``threads``, because a job
-    takes time to begin with. Stored rows count as Parquet, logs as Arrow data; a premerge that gives places alone counts
-    only columns that decide. With 1 all run in tasks."""
+    takes time to begin with. Stored rows count as Parquet, logs as Arrow data. In LakeMerge's own scan, a premerge that
+    gives places alone counts the share of the columns that decide, a quarter at least. With 1 all run in tasks."""
     max_columns: int = 10_000
     """A merge of schemas (``merge_schema``) makes no table with more columns of Parquet than this: each value below
     structs, lists and maps is one, and so are the keys of a map. ``create`` and ``alter`` may."""

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the built wheel with each Python and each pyspark into an environment of its own, and runs smoke.py there.
-# With the first Python it also runs the tests of the catalog with each of some pysparks.
+# With the first Python and each of some pysparks it also runs this repository's tests of the catalog, on this repository.
 #
 #   scripts/matrix.sh FOLDER BUILDER "PYTHONS" "PYSPARKS" ["PYSPARKS OF THE TESTS"]
 #
@@ -18,6 +18,12 @@ wheel=$(ls "$folder"/dist/*.whl)
 # Nothing of this repository, and no Python of somebody else's session, may stand in for what the wheel lacks.
 unset PYTHONPATH PYTHONHOME SPARK_HOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON VIRTUAL_ENV
 failed=
+for pyspark in $tested; do
+    case " $pysparks " in
+    *" $pyspark "*) ;;
+    *) failed="$failed pyspark $pyspark is to be tested, and is not among those of the matrix;" ;;
+    esac
+done
 for python in $pythons; do
     # pyenv keeps versions where a PATH does not find them.
     found=$(command -v "$python" || true)

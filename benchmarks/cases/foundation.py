@@ -67,7 +67,7 @@ def foundation(
     """The costs that LakeMerge is judged by, each as a ratio to a floor measured in the same run.
 
     One Spark session with two cores. Every part warms up, then takes the medians of rounds in which floor and subject
-    alternate.
+    alternate. In the part ``first`` each sample is a session of its own, and nothing warms up.
     """
     run.report.say(f"preparing line items of scale {scale:g}")
     inputs = Inputs.prepare(run.data, scale=scale, seed=seed)

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from compaction.forget.sought import Sought
 from lakemerge._internal.parquet import ParquetFile
-from lakemerge.delta import Action, Snapshot, encode
+from lakemerge.delta import LOG_INFO, Action, Snapshot, encode
 from lakemerge.errors import LakeMergeError
 from lakemerge.format.config import MERGER_OPTIONS
 from lakemerge.format.consumers import CONSUMER_DOMAIN_PREFIX
@@ -56,23 +56,7 @@ _NAMES: Final = (
     *("comments", "mergerOptions", "addConstraints", "dropConstraints"),
 )
 """Parameters that hold other words of callers. Numbers are not looked for there."""
-_OURS: Final = frozenset(
-    {
-        "timestamp",
-        "operation",
-        "operationMetrics",
-        "engineInfo",
-        "txnId",
-        "isBlindAppend",
-        "isolationLevel",
-        "inCommitTimestamp",
-        "readVersion",
-        "lakemerge.chain",
-        "lakemerge.txnsUntil",
-        "ingest",
-        "forget",
-    }
-)
+_OURS: Final = (LOG_INFO - {"operationParameters"}) | {"forget", "ingest", "isBlindAppend", "isolationLevel"}
 """Members of ``commitInfo`` that hold nothing of a caller."""
 _BATCH_ROWS: Final = 10_000
 

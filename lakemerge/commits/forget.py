@@ -17,6 +17,7 @@ from lakemerge.format.operations import Operation
 from lakemerge.format.record_retention import RECORDS_DOMAIN, records_domain
 from lakemerge.format.savepoint import check_no_holds, savepoints_of
 from lakemerge.handle import Handle
+from lakemerge.layout.references import check_domains
 from lakemerge.layout.view import TableView
 from mergers.wording import argument
 
@@ -39,6 +40,7 @@ def commit_forget(
 
     def build(view: TableView) -> Attempt:
         check_no_holds(view.snapshot, "forget")
+        check_domains(view.snapshot)
         if fenced and not drop_savepoints and not _same(known, view.snapshot):
             raise ConsumersChangedError("a consumer was registered meanwhile; try again")
         own = view.version + 1

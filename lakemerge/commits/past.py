@@ -9,9 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from lakemerge.delta import Action, AddFile, CommitInfo, DomainMetadata, Metadata, Txn
-from lakemerge.delta.actions import TXNS_UNTIL
-from lakemerge.delta.chain import CHAIN
+from lakemerge.delta import LOG_INFO, Action, AddFile, CommitInfo, DomainMetadata, Metadata, Txn
 from lakemerge.errors import VersionNotFoundError
 from lakemerge.format.names import LOG_DOMAIN_PREFIX, RESET_DOMAIN
 from lakemerge.format.operations import REPLACING, Operation
@@ -20,13 +18,8 @@ from lakemerge.handle import Handle
 
 __all__ = ["Past", "PastCommit", "definitions", "read_commits", "standing"]
 
-_OWN_INFO: Final = frozenset(
-    {
-        CHAIN, TXNS_UNTIL, "engineInfo", "inCommitTimestamp", "ingest", "isBlindAppend", "isolationLevel", "operation",
-        "operationMetrics", "operationParameters", "readVersion", "timestamp", "txnId",
-    }
-)  # fmt: skip
-"""Entries of ``commitInfo`` that the library writes. All others are the caller's."""
+_NOT_SHOWN: Final = LOG_INFO | {"ingest", "isBlindAppend", "isolationLevel"}
+"""Entries of ``commitInfo`` that say nothing to a user, or are shown in another place."""
 _OF_QUERY: Final = frozenset({Operation.CREATE_AS_SELECT, Operation.REPLACE_AS_SELECT})
 
 
@@ -57,8 +50,8 @@ class PastCommit:
 
     @property
     def info(self) -> dict[str, Any]:
-        """The caller's info on the commit."""
-        return {name: value for name, value in self.fields.items() if name not in _OWN_INFO}
+        """What callers and operations say of the commit."""
+        return {name: value for name, value in self.fields.items() if name not in _NOT_SHOWN}
 
     @property
     def timestamp_ms(self) -> int | None:

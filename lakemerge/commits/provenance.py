@@ -19,8 +19,11 @@ Isolation = Literal["snapshot", "serializable"]
 """``snapshot``: a transaction conflicts with commits that wrote one of its keys. ``serializable``: also with commits
 that wrote any other record."""
 
-_OURS: Final = frozenset({"forget", "ingest", "isBlindAppend", "isolationLevel", "replay", "sent"})
-"""Entries of ``commitInfo`` that operations of the library write, beside those of the log itself."""
+_OURS: Final = frozenset(
+    {"clauses", "forget", "ingest", "isBlindAppend", "isolationLevel", "predicate", "replay", "sent", "set"}
+)
+"""Entries of ``commitInfo`` that operations of the library write, beside those of the log itself, and
+``isolationLevel``, which Delta defines."""
 _OUR_PREFIX: Final = "lakemerge."
 
 
@@ -38,7 +41,7 @@ def caller_info(info: Mapping[str, object] | None) -> Mapping[str, object]:
     if not fits:
         raise InputError(f"{argument('info')} must be a mapping of names to JSON values, not {shown(info)}")
     check_info(info)
-    taken = sorted(name for name in info if name in _OURS or name.startswith(_OUR_PREFIX))
+    taken = sorted(name for name in info if name in _OURS or str(name).startswith(_OUR_PREFIX))
     if taken:
         raise InputError(f"commit info keys {taken} are the library's own; choose other names", keys=tuple(taken))
     return info

@@ -12,28 +12,21 @@ from collections.abc import Iterator
 
 from lakemerge.commits.compaction import removal
 from lakemerge.delta import Action, Attempt, DomainMetadata, Metadata, Protocol, RemoveFile, Snapshot, Txn
-from lakemerge.errors import UnsupportedFeatureError
-from lakemerge.format.consumers import CONSUMER_DOMAIN_PREFIX
-from lakemerge.format.conversion import CONVERSION_DOMAIN
 from lakemerge.format.ingests import INGEST_DOMAIN_PREFIX
 from lakemerge.format.names import (
     EXPIRY_DOMAIN,
     LOG_DOMAIN_PREFIX,
     MINOR_DOMAIN_PREFIX,
     RESET_DOMAIN,
-    SAVEPOINT_DOMAIN_PREFIX,
-    STATE_DOMAIN,
     VACUUM_APPLICATION,
 )
-from lakemerge.format.record_retention import RECORDS_DOMAIN
 from lakemerge.format.state import State
+from lakemerge.layout.references import check_domains
 from lakemerge.layout.view import TableView
 
 __all__ = ["replacement"]
 
 _OF_ROWS = (LOG_DOMAIN_PREFIX, MINOR_DOMAIN_PREFIX, INGEST_DOMAIN_PREFIX)
-_STAYS = (STATE_DOMAIN, RECORDS_DOMAIN, CONVERSION_DOMAIN)
-_OF_TABLE = (SAVEPOINT_DOMAIN_PREFIX, CONSUMER_DOMAIN_PREFIX)
 _ENABLEMENT = "delta.inCommitTimestampEnablement"
 """The beginning of the properties that say since when commits carry their times. The log keeps its earlier commits."""
 
@@ -87,15 +80,10 @@ def _state(present: State) -> State:
 
 
 def _ended_domains(tip: Snapshot) -> Iterator[Action]:
+    check_domains(tip)
     for name in tip.domains:
         if name in (EXPIRY_DOMAIN, RESET_DOMAIN) or name.startswith(_OF_ROWS):
             yield DomainMetadata(name, "", True)
-        elif name.startswith("lakemerge.") and name not in _STAYS and not name.startswith(_OF_TABLE):
-            raise UnsupportedFeatureError(
-                f"the table has the domain {name!r}, which this library does not know, so it cannot tell whether that "
-                "outlives a replacement; install a newer lakemerge",
-                domain=name,
-            )
 
 
 def _forgotten(tip: Snapshot, now_ms: int) -> Iterator[Action]:

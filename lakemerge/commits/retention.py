@@ -16,6 +16,7 @@ from lakemerge.format.operations import Operation
 from lakemerge.format.record_retention import RECORDS_DOMAIN, records_domain, records_from
 from lakemerge.format.savepoint import check_no_holds
 from lakemerge.handle import Handle
+from lakemerge.layout.references import check_domains
 from lakemerge.layout.view import TableView
 
 __all__ = ["ConsumersChangedError", "commit_expiry", "commit_fence", "merged_everywhere"]
@@ -40,6 +41,7 @@ def commit_fence(handle: Handle, begin: TableView, *, oldest: int, records: int)
 
     def build(view: TableView) -> Attempt:
         check_no_holds(view.snapshot, "a vacuum")
+        check_domains(view.snapshot)
         if not known.issuperset(consumer.id for consumer in registrations_of(view.snapshot).values()):
             raise ConsumersChangedError("a consumer was registered while vacuum looked for what may go; try again")
         state = view.state

@@ -13,7 +13,7 @@ from lakemerge.delta.actions import (
     encode,
 )
 from lakemerge.delta.cleanup import TRUSTED_AGE_MS, dead_log_files, earliest_version, old_through, tip_at
-from lakemerge.delta.commit import AlreadyDone, Attempt, Committed, check_info
+from lakemerge.delta.commit import LOG_INFO, AlreadyDone, Attempt, Committed, check_info
 from lakemerge.delta.identity import check_same_table, check_table_id
 from lakemerge.delta.log import DeltaLog, HistoryEntry
 from lakemerge.delta.protocol import (
@@ -31,6 +31,7 @@ from lakemerge.delta.transaction import Transaction
 from lakemerge.delta.vectors import DeletionVector, EncodedVector, encode_vector, read_vector, write_vectors
 
 __all__ = [
+    "LOG_INFO",
     "READER_FEATURES",
     "TRUSTED_AGE_MS",
     "TXN_RETENTION",

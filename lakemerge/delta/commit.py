@@ -43,12 +43,22 @@ from lakemerge.errors import (
 from lakemerge.storage.base import NothingCreatedError, Put, Store, is_own_failure
 from mergers.logs import logger
 
-__all__ = ["AlreadyDone", "Attempt", "CommitFields", "Committed", "Prepared", "check_info", "land", "prepare"]
+__all__ = [
+    "LOG_INFO",
+    "AlreadyDone",
+    "Attempt",
+    "CommitFields",
+    "Committed",
+    "Prepared",
+    "check_info",
+    "land",
+    "prepare",
+]
 
 _logger = logger(__name__)
 
 _RETRY_DELAYS_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
-_RESERVED: Final = frozenset(
+LOG_INFO: Final = frozenset(
     {
         "engineInfo",
         "inCommitTimestamp",
@@ -62,6 +72,7 @@ _RESERVED: Final = frozenset(
         "txnId",
     }
 )
+"""The entries of ``commitInfo`` that the log itself writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +122,7 @@ class Prepared:
 
 def check_info(info: Mapping[str, object]) -> None:
     """Refuse keys of ``commitInfo`` that a caller cannot set: raises :class:`InputError`."""
-    taken = sorted(info.keys() & _RESERVED)
+    taken = sorted(info.keys() & LOG_INFO)
     if taken:
         raise InputError(f"commit info keys {taken} are set by the log itself", keys=tuple(taken))
 

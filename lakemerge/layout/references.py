@@ -46,10 +46,19 @@ def snapshot_references(snapshot: Snapshot, store: Store) -> set[str]:
 
 def check_domains(snapshot: Snapshot) -> None:
     """Raise :class:`UnsupportedFeatureError` for a domain of LakeMerge's that this library does not know. What gives up
-    versions, or takes domains away, cannot know what that one needs."""
+    versions or files, or ends a table, cannot know what that one needs."""
     for name in snapshot.domains:
-        if name.startswith(_OURS) and name not in _WITHOUT_FILES and not name.startswith(_WITH_NAMES):
-            raise _unknown(name)
+        _check_domain(name)
+
+
+def _check_domain(name: str) -> None:
+    known = name in _WITHOUT_FILES or name.startswith(_WITH_NAMES)
+    if name.startswith(_OURS) and not known:
+        raise UnsupportedFeatureError(
+            f"the table has the domain {name!r}, which this library does not know, so it cannot tell what that needs; "
+            "install a newer lakemerge",
+            domain=name,
+        )
 
 
 def references(actions: Iterable[Action], store: Store) -> Iterator[str]:
@@ -65,26 +74,17 @@ def references(actions: Iterable[Action], store: Store) -> Iterator[str]:
             yield from paths_of(action) if tells else (action.path,)
             if action.vector is not None and not tells:
                 yield action.vector.path
-        elif isinstance(action, DomainMetadata) and not action.removed and action.domain.startswith(_OURS):
+        elif isinstance(action, DomainMetadata) and not action.removed:
             yield from _of_domain(action, store)
 
 
 def _of_domain(domain: DomainMetadata, store: Store) -> Iterable[str]:
     name = domain.domain
+    _check_domain(name)
     if name.startswith(LOG_DOMAIN_PREFIX):
         return log_paths(domain, store)
     if name.startswith(MINOR_DOMAIN_PREFIX):
         return Minor.of(domain).paths
     if name.startswith(INGEST_DOMAIN_PREFIX):
         return Ingest.of(domain).paths
-    if name in _WITHOUT_FILES or name.startswith((SAVEPOINT_DOMAIN_PREFIX, CONSUMER_DOMAIN_PREFIX)):
-        return ()
-    raise _unknown(name)
-
-
-def _unknown(name: str) -> UnsupportedFeatureError:
-    return UnsupportedFeatureError(
-        f"the table has the domain {name!r}, which this library does not know, so it cannot tell which files are in "
-        "use; install a newer lakemerge",
-        domain=name,
-    )
+    return ()

@@ -44,6 +44,8 @@ __all__ = [
 _BATCH_ROWS = 64 * 1024
 _PLACE_BYTES = 4
 """The bytes that the driver holds for the place of a record."""
+_LEAST_SHARE = 1 / 4
+"""Of a file's bytes that the columns which decide count for. Columns count the same, and a key may be a wide one."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -146,10 +148,12 @@ def can_scan_logs(file_slices: Sequence[FileSlice], policy: ReadPolicy) -> bool:
 
 
 def premerged_bytes(file_slice: FileSlice, spec: MergeSpec, *, only_places: bool) -> int:
-    """An estimate of the bytes that :func:`premerge` reads: all columns count the same."""
+    """An estimate of the bytes that :func:`premerge` reads: for places those of the columns that decide, and otherwise
+    those of all columns."""
     if not only_places:
         return file_slice.stored_bytes
-    return file_slice.stored_bytes * len(deciding_columns(spec)) // len(spec.config.schema)
+    share = max(_LEAST_SHARE, len(deciding_columns(spec)) / len(spec.config.schema))
+    return file_slice.tombstone_bytes + int((file_slice.file_bytes + file_slice.log_bytes) * share)
 
 
 def premerge(

@@ -62,7 +62,7 @@ class TransactionOptions:
     def request(self, operation: str, **info: object) -> WriteRequest:
         return WriteRequest(
             txn=self.written_txn,
-            info={**info, **self.info, "isBlindAppend": False},
+            info={**self.info, **info, "isBlindAppend": False},
             states=True,
             isolation=self.isolation,
             operation=operation,

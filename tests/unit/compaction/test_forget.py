@@ -80,6 +80,16 @@ def test_what_a_newer_library_keeps_is_not_guessed_at(tmp_path: Path) -> None:
     assert LakeTable.open(tmp_path).version == last, "nothing was committed"
 
 
+def test_what_a_newer_library_keeps_may_come_at_the_last_moment(tmp_path: Path) -> None:
+    """Nothing has the keys, so the first commit is that of the erasure itself."""
+    people(tmp_path).upsert(rows(OTHERS, 1))
+    table, _ = open_over(tmp_path, Fault(action=lambda call: commit_domains(tmp_path, UNKNOWN), method="put_if_absent"))
+    with pytest.raises(UnsupportedFeatureError, match=r"'lakemerge\.newer\.thing'"):
+        table.forget(key())
+    view = LakeTable.open(tmp_path).opened.view
+    assert (UNKNOWN.domain in view.snapshot.domains, view.state.oldest_version) == (True, 0)
+
+
 def left_of(path: Path) -> list[str]:
     return [*grep(path, PERSON), *grep(path, NAME)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -70,9 +71,21 @@ def test_files_of_ingest_windows_are_told_to_the_other_table(tmp_path: Path) -> 
     assert [kind for kind, _ in kinds(table, file="one.csv")] == ["RECEIVE", "CREATE"], "the file, and what it became"
 
 
+def forge(path: Path, version: int, info: dict[str, Any]) -> None:
+    """Make a commit say more of itself, as a writer could that does not check what callers give it. What it says of
+    itself is in no digest of it; it must be the last commit, because the next one has a digest of the whole file."""
+    file = path / "_delta_log" / f"{version:020d}.json"
+    first, rest = file.read_text().split("\n", 1)
+    told = json.loads(first)
+    told["commitInfo"] |= info
+    file.write_text(json.dumps(told) + "\n" + rest)
+
+
 def test_somebody_elses_info_is_no_replay(tmp_path: Path) -> None:
     table = create(tmp_path / "t")
-    table.upsert(frame([(7, 1, "a")]), info={"replay": {"table": "forged", "version": 1}})
+    table.upsert(frame([(7, 1, "a")]))
+    forge(tmp_path / "t", 1, {"replay": {"table": "forged", "version": 1}})
+    table = LakeTable.open(tmp_path / "t")
     (step,) = table.explain({"k": 7}, since=0).steps
     assert step.source["info"] == {"replay": {"table": "forged", "version": 1}}
     assert kinds(table) == [("CREATE", 1)]

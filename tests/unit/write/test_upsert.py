@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -264,18 +265,43 @@ def test_another_merger_meanwhile_is_a_conflict(tmp_path: Path) -> None:
     assert data_files(path) == referred(path)
 
 
-def test_info_is_kept_and_its_reserved_names_are_refused(tmp_path: Path) -> None:
+def test_info_is_kept(tmp_path: Path) -> None:
     table = create(tmp_path / "t")
     table.upsert(frame([(1, 1, "a")]), info={"source": ["x.csv"], "job": 7})
     info = table.history(limit=1)[0].info
     assert (info["source"], info["job"]) == (["x.csv"], 7)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda table, info: table.upsert(frame([(1, 1, "a")]), info=info),
+        lambda table, info: table.delete(frame([(1, 1)], ["k", "o"]), info=info),
+        lambda table, info: table.delete_where("v = 'a'", info=info),
+        lambda table, info: table.update_where("v = 'a'", {"v": "'b'"}, info=info),
+        lambda table, info: (
+            table.merge(frame([(1, 1, "a")]), "target.k = source.k", info=info).whenNotMatchedInsertAll().execute()
+        ),
+        lambda table, info: table.overwrite(frame([(1, 1, "a")]), info=info),
+        lambda table, info: table.record_send("s3://elsewhere/x", info=info),
+        lambda table, info: table.associate("https://example.org/x", info=info),
+    ],
+    ids=["upsert", "delete", "delete_where", "update_where", "merge", "overwrite", "record_send", "associate"],
+)
+def test_names_of_the_library_are_refused(tmp_path: Path, write: Callable[[LakeTable, Any], object]) -> None:
+    table = create(tmp_path / "t")
+    table.upsert(frame([(1, 1, "a")]))
     table, store = open_over(tmp_path / "t")
-    for reserved in ("operation", "timestamp", "txnId", "replay", "ingest", "sent", "forget", "lakemerge.note"):
+    log, ours = ["operation", "timestamp", "txnId"], ["replay", "ingest", "sent", "forget", "predicate", "lakemerge.x"]
+    for reserved in (*log, *ours):
         with pytest.raises(InputError, match=reserved):
-            table.upsert(frame([(1, 1, "a")]), info={reserved: "x"})
-        with pytest.raises(InputError, match=reserved):
-            table.record_send("s3://elsewhere/x", info={reserved: "x"})
-    assert not any(call.method == "open_output" for call in store.calls), "before any data is written"
+            write(table, {reserved: "x"})
+    for wrong in (["a"], {"a": object()}):
+        with pytest.raises(InputError, match=r"'?info'? must be a mapping"):
+            write(table, wrong)
+    assert not {call.method for call in store.calls} & {"open_output", "put_if_absent"}, "before anything is written"
+    write(table, {"mine": "x"})
+    assert table.history(limit=1)[0].info["mine"] == "x"
 
 
 def test_a_frame_that_fails_while_it_is_read_leaves_nothing(tmp_path: Path) -> None:
