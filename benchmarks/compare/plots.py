@@ -1,7 +1,7 @@
 """Plots of a comparison as SVG files, for engines on Spark with their floors: the cost of commits as the table grows,
 the cost of queries over pending commits, the total of a day, and the cost of compaction.
 
-    python -m benchmarks.compare.plots benchmarks/results/2026-11-26-mixes.json
+    python -m benchmarks.compare.plots benchmarks/results/2026-11-30-mixes.json
 
 draws the plots of published results again, beside them.
 """

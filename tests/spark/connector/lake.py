@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from lakemerge import LakeTable
 
-__all__ = ["Lake", "has_changes", "new_name", "upserted"]
+__all__ = ["NEEDS_DELTA", "Lake", "is_from_4_2", "new_name", "upserted"]
 
 _names = itertools.count()
 
@@ -24,8 +25,14 @@ def new_name(kind: str) -> str:
     return f"{kind}{next(_names)}"
 
 
-def has_changes(spark: SparkSession) -> bool:
-    """Whether Spark knows ``CHANGES FROM VERSION``."""
+NEEDS_DELTA = pytest.mark.skipif(
+    find_spec("delta") is None,
+    reason="Delta has no jar for this Spark: the session writes no Delta tables, and Spark checks constraints first",
+)
+
+
+def is_from_4_2(spark: SparkSession) -> bool:
+    """Whether Spark has what came with 4.2, such as ``CHANGES FROM VERSION``."""
     return tuple(map(int, spark.version.split(".")[:2])) >= (4, 2)
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 import lakemerge
 from lakemerge import FrameError, InputError, LakeTable
 from tests.guides import blocks, run
-from tests.spark.connector.lake import Lake, has_changes, new_name, upserted
+from tests.spark.connector.lake import NEEDS_DELTA, Lake, is_from_4_2, new_name, upserted
 
 # Names and definitions
 
@@ -42,7 +42,7 @@ def test_the_statements_of_the_page_run(lake: Lake) -> None:
     rows = lake("SELECT id, state, at FROM {}.shop.orders ORDER BY id")
     assert rows == [(1, "paid", 20), (2, "new", 10)]
     run_all(constraints)
-    if has_changes(lake.spark):
+    if is_from_4_2(lake.spark):
         every, some, later = run_all(changes)
         assert len(every) == len(later) > len(some) == 3
 
@@ -103,6 +103,7 @@ def test_tables(lake: Lake) -> None:
     assert lake("SHOW TABLES IN {}.db LIKE 'x'") == []
 
 
+@NEEDS_DELTA
 def test_a_folder_that_is_no_table_of_ours_is_never_dropped(lake: Lake, spark: SparkSession) -> None:
     spark.range(3).write.format("delta").save(str(lake.folder / "db" / "plain"))
     lake.refused("DROP TABLE {}.db.plain", "LAKEMERGE_NOT_A_TABLE", "not a LakeMerge table")
@@ -437,7 +438,8 @@ def test_merges_that_mean_two_rows_fail(lake: Lake) -> None:
             f"MERGE INTO {{}}.db.t t USING {twice.format(1)} s ON t.id = s.id "
             "WHEN MATCHED THEN UPDATE SET state = s.state"
         )
-    for other in ("WHEN MATCHED THEN DELETE", ""):
+    # Spark 4.1 makes an INSERT of a merge that only inserts, so its rows are records.
+    for other in ("WHEN MATCHED THEN DELETE", "")[: 2 if is_from_4_2(lake.spark) else 1]:
         lake.refused(
             f"MERGE INTO {{}}.db.t t USING {twice.format(9)} s ON t.id = s.id {other} "
             "WHEN NOT MATCHED THEN INSERT (id, state) VALUES (s.id, s.state)",

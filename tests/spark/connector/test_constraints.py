@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 import lakemerge
 from lakemerge import FrameError, LakeTable, unwrap_error
 from tests.spark.application import Application
-from tests.spark.connector.lake import Lake
+from tests.spark.connector.lake import NEEDS_DELTA, Lake, is_from_4_2
 
 POSITIVE = "ALTER TABLE {}.db.t ADD CONSTRAINT Positive CHECK (n > 0)"
 
@@ -72,6 +72,7 @@ def test_a_constraint_is_added_kept_and_dropped(lake: Lake) -> None:
     assert LakeTable.check(lake.folder / "db" / "t").ok
 
 
+@NEEDS_DELTA
 def test_rows_that_are_there_must_meet_it(lake: Lake) -> None:
     table = lake.made("(1, 'a', 10, 1), (2, 'b', NULL, -2)")
     lake.refused(POSITIVE, "LAKEMERGE_SCHEMA", r"rows violate the constraint 'positive' \(n > 0\), such as .*'id': 2")
@@ -81,6 +82,7 @@ def test_rows_that_are_there_must_meet_it(lake: Lake) -> None:
     assert constraints(lake) == {}
 
 
+@NEEDS_DELTA
 def test_what_cannot_be_a_constraint(lake: Lake) -> None:
     table = lake.made()
     for statement, message in {
@@ -114,7 +116,8 @@ def test_a_table_is_made_with_constraints_and_shown_with_them(lake: Lake) -> Non
     assert constraints(lake, "again") == made
     # A table that replaces it has its own constraints alone. Their names are not those of before.
     lake("CREATE OR REPLACE TABLE {}.db.t (id BIGINT, n BIGINT, CHECK (n < 9)) TBLPROPERTIES ('key' = 'id')")
-    assert list(constraints(lake).values()) == ["n < 9"]
+    # Spark 4.1 tells a catalog of no constraints of a table that replaces another.
+    assert list(constraints(lake).values()) == (["n < 9"] if is_from_4_2(lake.spark) else [])
     lake("CREATE OR REPLACE TABLE {}.db.t TBLPROPERTIES ('key' = 'id') AS SELECT 1L AS id, 100L AS n")
     assert constraints(lake) == {}
     assert lake.rows == [(1, 100)]

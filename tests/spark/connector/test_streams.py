@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.guides import blocks, run
-from tests.spark.connector.lake import Lake, has_changes, upserted
+from tests.spark.connector.lake import Lake, is_from_4_2, upserted
 
 KINDS = ("_change_type", "_commit_version", "_commit_timestamp")
 
@@ -173,7 +173,7 @@ def test_the_changes_of_a_table_are_rows(lake: Lake, spark: SparkSession) -> Non
     with pytest.raises(PySparkException, match="give startingVersion"):
         lake("SELECT * FROM {}.db.`t$changes`")
     lake.refused("SELECT * FROM {}.db.`none$changes`", "TABLE_OR_VIEW_NOT_FOUND")
-    if not has_changes(spark):
+    if not is_from_4_2(spark):
         return
     columns = "id, n, _change_type, _commit_version"
     ordered = "ORDER BY _commit_version, _change_type DESC"
@@ -200,7 +200,7 @@ def test_the_changes_of_a_table_are_rows(lake: Lake, spark: SparkSession) -> Non
 def test_a_stream_of_changes(lake: Lake, spark: SparkSession, tmp_path: Path) -> None:
     lake.made()
     lake("DELETE FROM {}.db.t WHERE id = 2")
-    if has_changes(spark):
+    if is_from_4_2(spark):
         stream = spark.readStream.option("startingVersion", "2").changes(f"{lake.name}.db.t")
     else:
         stream = spark.readStream.option("startingVersion", "2").table(f"{lake.name}.db.`t$changes`")
