@@ -110,7 +110,8 @@ def written(
     keys: int = 25,
 ) -> LakeTable:
     """A table with some history: late and equal orderings, repeats in a commit, and a compaction in the middle."""
-    rng = random.Random(f"{merger}{options}{partial}")
+    # By name: an instance is shown with its address, which is another one in each run.
+    rng = random.Random(f"{merger.name if isinstance(merger, Merger) else merger}{options}{partial}")
     table = LakeTable.create(
         folder / "t", DDL, key=["id"], ordering=ordering, merger=merger, options=options, buckets=2
     )
