@@ -34,14 +34,15 @@ def caller_info(info: Mapping[str, object] | None) -> Mapping[str, object]:
     """
     if info is None:
         return {}
+    given: object = info
     try:
-        fits = isinstance(info, Mapping) and isinstance(orjson.loads(orjson.dumps(dict(info))), dict)
+        fits = isinstance(given, Mapping) and isinstance(orjson.loads(orjson.dumps(dict(given))), dict)
     except TypeError as error:
         raise InputError(f"{argument('info')} must be a mapping that JSON can hold: {error}") from error
     if not fits:
         raise InputError(f"{argument('info')} must be a mapping of names to JSON values, not {shown(info)}")
     check_info(info)
-    taken = sorted(name for name in info if name in _OURS or str(name).startswith(_OUR_PREFIX))
+    taken = sorted(name for name in info if name in _OURS or name.startswith(_OUR_PREFIX))
     if taken:
         raise InputError(f"commit info keys {taken} are the library's own; choose other names", keys=tuple(taken))
     return info

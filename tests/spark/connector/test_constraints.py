@@ -116,11 +116,13 @@ def test_a_table_is_made_with_constraints_and_shown_with_them(lake: Lake) -> Non
     assert constraints(lake, "again") == made
     # A table that replaces it has its own constraints alone. Their names are not those of before.
     lake("CREATE OR REPLACE TABLE {}.db.t (id BIGINT, n BIGINT, CHECK (n < 9)) TBLPROPERTIES ('key' = 'id')")
-    # Spark 4.1 tells a catalog of no constraints of a table that replaces another.
+    # Spark 4.1 tells a catalog of no constraints of a table that replaces another,
     assert list(constraints(lake).values()) == (["n < 9"] if is_from_4_2(lake.spark) else [])
     lake("CREATE OR REPLACE TABLE {}.db.t TBLPROPERTIES ('key' = 'id') AS SELECT 1L AS id, 100L AS n")
     assert constraints(lake) == {}
     assert lake.rows == [(1, 100)]
+    if not is_from_4_2(lake.spark):
+        return  # nor of one that a query makes
     with pytest.raises(PySparkException, match=r"(?i)constraint"):
         lake("CREATE TABLE {}.db.u (CHECK (n > 0)) TBLPROPERTIES ('key' = 'id') AS SELECT 1L AS id, 1L AS n")
 
