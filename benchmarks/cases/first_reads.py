@@ -75,7 +75,7 @@ def first_reads(report: Report, scratch: Path, plain: str, dirty: str, *, rounds
         wrong = [] if digests["dirty"] == digests["plain"] else [f"{digests['dirty']}, expected {digests['plain']}"]
         report.check(f"first: rows in round {number}", wrong)
     report.timed("first", "first full scan of a session, dirty / plain", first["dirty"], first["plain"], target=1.6)
-    report.timed("first", "of which until there is a frame, logs merged", planned)
+    report.timed("first", "the time until it has a frame, logs merged", planned)
     report.timed(
         "first", "second one, the table opened anew, dirty / plain", again["dirty"], again["plain"], target=1.1
     )

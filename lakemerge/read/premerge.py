@@ -45,7 +45,7 @@ _BATCH_ROWS = 64 * 1024
 _PLACE_BYTES = 4
 """The bytes that the driver holds for the place of a record."""
 _LEAST_SHARE = 1 / 4
-"""Of a file's bytes that the columns which decide count for. Columns count the same, and a key may be a wide one."""
+"""The columns that decide count for this share of a file's bytes at least: a key may be wider than other columns."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 

@@ -9,15 +9,23 @@ import deltalake
 import pytest
 
 from compaction import copy_table
-from lakemerge import InputError, LakeMergeError, LakeTable, Settings, TableDamagedError
+from lakemerge import InputError, LakeMergeError, LakeTable, Settings, TableDamagedError, UnsupportedFeatureError
 from lakemerge.cli import main
 from lakemerge.errors import NotATableError
 from lakemerge.storage import LocalStore
 from lakemerge.testing.faults import Call, Fault, FaultStore, Short
-from tests.unit.faults import create, frame, listing, open_over, rows_of, state_of
+from tests.unit.faults import UNKNOWN, commit_domains, create, frame, listing, open_over, rows_of, state_of
 
 OFF = {"lakemerge.maintenance": "off", "delta.checkpointInterval": "3"}
 ONE_THREAD = Settings(threads=1)
+
+
+def test_what_a_newer_library_keeps_is_not_guessed_at(tmp_path: Path) -> None:
+    create(tmp_path / "t").upsert(frame([(1, 1, "a")]))
+    commit_domains(tmp_path / "t", UNKNOWN)
+    with pytest.raises(UnsupportedFeatureError, match=r"'lakemerge\.newer\.thing'.*install a newer lakemerge"):
+        LakeTable.open(tmp_path / "t").copy_to(tmp_path / "copy")
+    assert not LakeTable.exists(tmp_path / "copy")
 
 
 class Cut(BaseException):

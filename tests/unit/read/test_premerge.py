@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakemerge import ReadPolicy, Settings
+from lakemerge import LakeTable, ReadPolicy, Settings
 from lakemerge.errors import InputError, MergerContractError
 from lakemerge.layout.view import FileSlice
 from lakemerge.read.merge import MergeSpec
-from lakemerge.read.premerge import can_scan_logs, may_premerge, premerge, premerge_pays
+from lakemerge.read.premerge import can_scan_logs, may_premerge, premerge, premerge_pays, premerged_bytes
 from mergers.builtin.commit_time import CommitTime
 from mergers.contract import Groups, Merged
 from tests.unit.faults import create, frame
@@ -118,3 +118,22 @@ def test_a_merger_that_is_not_what_it_says_is_named(tmp_path: Path, pick: bool) 
     spec = MergeSpec(handle.store, table.opened.view.config, handle.merger(table.opened.view), handle.settings)
     with pytest.raises(MergerContractError, match="'later' declares that it is selective, but made"):
         premerge(file_slice, spec, ["k", "o", "v"], pick=pick)
+
+
+@pytest.mark.parametrize(("others", "share"), [(1, 2 / 3), (18, 1 / 4)])
+def test_bytes_of_a_premerge_of_places(tmp_path: Path, others: int, share: float) -> None:
+    """Key and ordering decide. They count by their number and a quarter at least, and tombstones count whole."""
+    columns = [f"c{number}" for number in range(others)]
+    schema = ", ".join(f"{name} BIGINT" for name in ("k", "o", *columns))
+    table = LakeTable.create(tmp_path, schema, key=["k"], ordering=["o"], buckets=1)
+    rows = pa.table({"k": range(100), "o": [1] * 100, **{name: range(100) for name in columns}})
+    table.upsert(rows)
+    table.delete(pa.table({"k": [1], "o": [2]}))
+    table.compact()
+    table.upsert(rows)
+    (found,) = table.opened.view.file_slices
+    spec = MergeSpec.of(table.opened.handle, table.opened.view)
+    assert found.tombstone_bytes > 0
+    expected = found.tombstone_bytes + (found.file_bytes + found.log_bytes) * share
+    assert premerged_bytes(found, spec, only_places=True) == int(expected)
+    assert premerged_bytes(found, spec, only_places=False) == found.stored_bytes

@@ -7,12 +7,20 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakemerge import InputError, LakeTable, NotATableError, TableExistsError, TableReplacedError
+from lakemerge import (
+    InputError,
+    LakeTable,
+    NotATableError,
+    TableExistsError,
+    TableReplacedError,
+    UnsupportedFeatureError,
+)
 from lakemerge.delta import DeltaLog
 from lakemerge.handle import Handle
 from lakemerge.table.drop import drop_table
 from lakemerge.table.opening import open_handle
 from lakemerge.testing.faults import Call, Fault, FaultStore
+from tests.unit.faults import UNKNOWN, commit_domains
 
 ROWS = pa.table({"k": pa.array([1, 2], pa.int64()), "v": ["a", "b"]})
 
@@ -22,6 +30,14 @@ def made(path: Path) -> LakeTable:
     table.upsert(ROWS)
     table.upsert(ROWS)
     return table
+
+
+def test_what_a_newer_library_keeps_is_not_guessed_at(tmp_path: Path) -> None:
+    made(tmp_path)
+    last = commit_domains(tmp_path, UNKNOWN)
+    with pytest.raises(UnsupportedFeatureError, match=r"'lakemerge\.newer\.thing'.*install a newer lakemerge"):
+        LakeTable.drop(tmp_path)
+    assert LakeTable.open(tmp_path).version == last, "nothing was committed"
 
 
 def test_a_dropped_table_leaves_nothing(tmp_path: Path) -> None:
