@@ -160,13 +160,19 @@ class DeltaLog:
         advanced = self._advance(snapshot)
         return advanced.tip if advanced is not None and advanced.is_held else self._reloaded(snapshot)
 
-    def check_holds(self, snapshot: Snapshot) -> None:
+    def check_holds(self, snapshot: Snapshot, *, dropping: bool = True) -> None:
         """Raise :class:`TableReplacedError` if the log does not hold ``snapshot`` any more. Costs one listing.
 
         A commit that stands alone is no log. It was sent before the table was dropped, and carried out after it.
+
+        :param dropping: whether the log of a table whose drop is under way still holds it. To know costs one small
+            file, if there are later commits.
         """
         version = snapshot.version
-        listing = list_log(self.store, since=max(version - 1, 0), until=version)
+        listing = list_log(self.store, since=max(version - 1, 0), until=version if dropping else None)
+        newest = max(listing.commits, default=version)
+        if newest > version and self._drops(newest):
+            raise replaced_error(self.store, snapshot, f"it was dropped in version {newest}")
         if not holds(self.store, snapshot, listing):
             if self._reloaded(snapshot).version == version:
                 raise replaced_error(self.store, snapshot, "only a checkpoint is left of it")
@@ -175,6 +181,15 @@ class DeltaLog:
         checkpoints = (checkpoint.version for checkpoint in listing.checkpoints)
         if version and version - 1 not in listing.commits and version not in checkpoints:
             raise replaced_error(self.store, snapshot, "all that was before its last commit is gone")
+
+    def _drops(self, version: int) -> bool:
+        """Whether a commit that was listed drops the table. What is gone by now went with the drop."""
+        path = commit_path(version)
+        try:
+            info = decode_commit_info(self.store.get(path), path)
+        except FileNotFoundError:
+            return True
+        return info is not None and info.fields.get("operation") == self._drop_operation
 
     def commits(self, *, since: int, until: int | None = None) -> Iterator[tuple[int, tuple[Action, ...]]]:
         """Versions and actions of the commits after ``since`` (excluded; ``-1`` for all) up to
@@ -302,7 +317,8 @@ class DeltaLog:
     def _write_checkpoint(self, snapshot: Snapshot) -> None:
         def still_holds() -> bool:
             try:
-                self.check_holds(snapshot)
+                # What comes after a drop listed the log would not be deleted.
+                self.check_holds(snapshot, dropping=False)
             except TableReplacedError:
                 return False
             return True

@@ -90,10 +90,24 @@ def _delete(store: Store, marker: int) -> None:
     there = [file for file in store.list(_LOG.rstrip("/")) if file.path == last]
     for batch in _batches(file for file in store.list("") if not file.path.startswith(_LOG)):
         store.delete_exact(batch)
-    for batch in _batches(file for file in store.list(_LOG.rstrip("/")) if file.path != last):
-        store.delete_exact(batch)
+    # A writer may replace a file of the log between its listing and its deletion, so it is listed until none is left.
+    before: list[FileStat] = []
+    while (left := _left(store, last, there)) not in ([], before):
+        for batch in _batches(iter(left)):
+            store.delete_exact(batch)
+        if not there:
+            break  # nothing would tell the log of a table that was made meanwhile
+        before = left
     store.delete_exact(there)
     store.delete_empty_folders("")
+
+
+def _left(store: Store, last: str, there: list[FileStat]) -> list[FileStat]:
+    """The files of the log but for the last one; none, if that is not there as it was."""
+    listed = list(store.list(_LOG.rstrip("/")))
+    if [file for file in listed if file.path == last] != there:
+        return []
+    return [file for file in listed if file.path != last]
 
 
 def _batches(files: Iterator[FileStat]) -> Iterator[list[FileStat]]:

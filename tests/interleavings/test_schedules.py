@@ -41,6 +41,14 @@ ONCE_BAD = [
     "filled: vacuum beside drop: A35 B A",
     "filled: vacuum beside drop: A38 B A",
     "filled: drop beside drop: A3 B A",
+    # Files were deleted by a drop, and the log was still there. The table was called damaged.
+    "filled: DELETE FROM beside drop: A15 B20 A B",
+    "filled: follower beside drop: A7 B21 A B",
+    # A checkpoint, or what names the last one, came between a drop's listing of the log and its deletion, and stayed.
+    "filled: compaction beside drop: A20 B23 A B",
+    "logged: append beside drop: A4 B18 A B",
+    "logged: append beside drop: A7 B14 A B",
+    "logged: append beside drop: A10 B14 A B",
     # A commit was carried out after its table was dropped, and a checkpoint of it made a table without files.
     "filled: compaction beside drop: A16 B A",
     "filled: minor compaction beside drop: A22 B A",
