@@ -33,7 +33,7 @@ from lakemerge.errors import (
     TableReplacedError,
     VersionNotFoundError,
 )
-from lakemerge.storage.base import Store, is_own_failure
+from lakemerge.storage.base import FileStat, Store, is_own_failure
 from lakemerge.storage.clock import store_time_ms
 from mergers.logs import logger
 
@@ -168,6 +168,10 @@ class DeltaLog:
         :param dropping: whether the log of a table whose drop is under way still holds it. To know costs one small
             file, if there are later commits.
         """
+        self._held(snapshot, dropping=dropping)
+
+    def _held(self, snapshot: Snapshot, *, dropping: bool) -> FileStat | None:
+        """The commit of ``snapshot``, as :meth:`check_holds` finds it; ``None`` if it was cleaned up."""
         version = snapshot.version
         listing = list_log(self.store, since=max(version - 1, 0), until=version if dropping else None)
         newest = max(listing.commits, default=version)
@@ -176,11 +180,12 @@ class DeltaLog:
         if not holds(self.store, snapshot, listing):
             if self._reloaded(snapshot).version == version:
                 raise replaced_error(self.store, snapshot, "only a checkpoint is left of it")
-            return
+            return None
         # A clean-up deletes the commit before this one only if there is a checkpoint of this one.
         checkpoints = (checkpoint.version for checkpoint in listing.checkpoints)
         if version and version - 1 not in listing.commits and version not in checkpoints:
             raise replaced_error(self.store, snapshot, "all that was before its last commit is gone")
+        return listing.commits.get(version)
 
     def _drops(self, version: int) -> bool:
         """Whether a commit that was listed drops the table. What is gone by now went with the drop."""
@@ -311,10 +316,12 @@ class DeltaLog:
         one. It is idempotent, and replaces a damaged checkpoint of that version. Raises :class:`TableReplacedError` if
         the log does not hold that version any more."""
         check_writable(snapshot.protocol, self._writer_features, metadata=snapshot.metadata)
-        self.check_holds(snapshot)
         self._write_checkpoint(snapshot)
 
     def _write_checkpoint(self, snapshot: Snapshot) -> None:
+        # A checkpoint of a commit that stands alone would make a table of it.
+        commit = self._held(snapshot, dropping=True)
+
         def still_holds() -> bool:
             try:
                 # What comes after a drop listed the log would not be deleted.
@@ -324,7 +331,6 @@ class DeltaLog:
             return True
 
         # By the store's clock, and not by this host's: that may be ahead, and would leave out what is still young.
-        commit = self.store.stat(commit_path(snapshot.version))
         now_ms = 0 if commit is None else commit.modified_ms
         write_checkpoint(self.store, snapshot, now_ms=now_ms, still_holds=still_holds)
 

@@ -12,6 +12,7 @@ from itertools import islice
 
 from lakemerge.commits.replace import replacement
 from lakemerge.delta import AlreadyDone, Attempt, Snapshot
+from lakemerge.delta.listing import LOG_FOLDER, checkpoint_path, commit_path
 from lakemerge.errors import InputError, NotATableError
 from lakemerge.format.names import DROPPED
 from lakemerge.format.operations import Operation
@@ -22,7 +23,6 @@ from lakemerge.table.opening import find_snapshot
 
 __all__ = ["drop_table", "table_exists"]
 
-_LOG = "_delta_log/"
 _BATCH = 1000
 
 
@@ -82,32 +82,35 @@ def _ended(handle: Handle) -> int:
     return outcome.snapshot.version
 
 
-def _delete(store: Store, marker: int) -> None:
+def _delete(store: Store, version: int) -> None:
     """Delete all files. The commit that dropped the table goes last: as long as it is there, nobody takes what is left
-    for a table, and the drop can go on. Each file is deleted as it was listed: if somebody makes a table in this place
-    meanwhile, its files stay."""
-    last = f"{_LOG}{marker:020d}.json"
-    there = [file for file in store.list(_LOG.rstrip("/")) if file.path == last]
-    for batch in _batches(file for file in store.list("") if not file.path.startswith(_LOG)):
+    for a table, and the drop can go on. If somebody makes a table in this place meanwhile, its files stay: each file is
+    deleted as it was listed, and only if the commit was there afterwards.
+
+    :param version: that of the commit. If that came late and was deleted, a checkpoint of it stands for it.
+    """
+    log = {file.path: file for file in store.list(LOG_FOLDER)}
+    last = log.get(commit_path(version)) or log.get(checkpoint_path(version))
+    if last is None:
+        return  # another drop came to its end
+    for batch in _batches(file for file in store.list("") if not file.path.startswith(f"{LOG_FOLDER}/")):
+        if store.stat(last.path) != last:
+            return
         store.delete_exact(batch)
     # A writer may replace a file of the log between its listing and its deletion, so it is listed until none is left.
     before: list[FileStat] = []
-    while (left := _left(store, last, there)) not in ([], before):
+    while (left := _left(store, last)) not in ([], before):
         for batch in _batches(iter(left)):
             store.delete_exact(batch)
-        if not there:
-            break  # nothing would tell the log of a table that was made meanwhile
         before = left
-    store.delete_exact(there)
+    store.delete_exact([last])
     store.delete_empty_folders("")
 
 
-def _left(store: Store, last: str, there: list[FileStat]) -> list[FileStat]:
-    """The files of the log but for the last one; none, if that is not there as it was."""
-    listed = list(store.list(_LOG.rstrip("/")))
-    if [file for file in listed if file.path == last] != there:
-        return []
-    return [file for file in listed if file.path != last]
+def _left(store: Store, last: FileStat) -> list[FileStat]:
+    """The files of the log but for the last one; none, if that is not there any more."""
+    log = {file.path: file for file in store.list(LOG_FOLDER)}
+    return list(log.values()) if log.pop(last.path, None) == last else []
 
 
 def _batches(files: Iterator[FileStat]) -> Iterator[list[FileStat]]:

@@ -29,6 +29,9 @@ ONCE_BAD = [
     "filled: consumer beside drop: A30 B A",
     # A drop deleted by name what somebody made in its place meanwhile.
     "filled: drop beside create anew: A24 B A",
+    "filled: create anew beside drop: B17 A B",
+    "filled: create anew beside drop: B18 A B",
+    "filled: create anew beside drop: B19 A B",
     # A checkpoint that came after all that was left could not be dropped.
     "logged: drop: A15!late",
     # A table whose drop is under way was called damaged.
@@ -53,6 +56,8 @@ ONCE_BAD = [
     "filled: compaction beside drop: A16 B A",
     "filled: minor compaction beside drop: A22 B A",
     "filled: maintenance beside drop: A22 B A",
+    "logged: compaction beside drop: A2 B27 A B",
+    "logged: vacuum of what is old beside drop: A29 B27 A B",
     # What was right was called bad: two operations of two commits each took turns, a file without a place in the table
     # was set aside, a replay did not go over a new name, and a savepoint kept a table from its drop.
     "filled: stream that goes on beside sink that goes on: A4 B A",
