@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -48,6 +49,7 @@ def _look_and_put(store: LocalStore, path: str, data: bytes) -> Put:
     """What fsspec does: the race shows that it is no put-if-absent."""
     if store.stat(path) is not None:
         return Put.EXISTS
+    time.sleep(0.01)  # as a request takes: on a busy machine the threads may else come one after the other
     store.put(path, data)
     return Put.CREATED
 
