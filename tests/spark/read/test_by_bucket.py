@@ -94,6 +94,16 @@ def test_without_an_exchange(spark: SparkSession, tmp_path: Path, state: str) ->
         assert sum(count for _, count in rows_of(by_n)) == len(one["rows"])
 
 
+def test_a_small_table_is_not_read_by_bucket(spark: SparkSession, tmp_path: Path) -> None:
+    """To join it Spark sends it to each executor, and to group it moves little."""
+    table = made(spark, tmp_path / "t", "pending")
+    for limit, moves in (("10MB", True), ("1", False)):
+        with settings(spark, {"spark.sql.autoBroadcastJoinThreshold": limit}):
+            sums = table["table"].to_df().groupBy("id").agg(functions.sum("n"))
+            assert ("Exchange" in plan_of(sums)) is moves, limit
+            assert rows_of(sums) == sorted(table["rows"].items())
+
+
 def test_tables_with_other_buckets(spark: SparkSession, tmp_path: Path) -> None:
     """Rows are moved, and the answers are right. Equal numbers of another type are in other buckets."""
     one, other = made(spark, tmp_path / "one", "pending"), made(spark, tmp_path / "other", "compacted", buckets=8)

@@ -23,9 +23,17 @@ from tests.spark.compaction.test_minor import plan_of
 from tests.spark.read.test_native import files_of, quick, settings
 
 BUCKETS = 8
+BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
 PRUNING = "spark.sql.optimizer.dynamicPartitionPruning.enabled"
 MISSING = r"\[(LAKEMERGE_TABLE_DAMAGED|table-damaged)\] file .* is missing"
 STATES = ("compacted", "minor-compacted", "pending", "computed in tasks", "computed before")
+
+
+@pytest.fixture(autouse=True)
+def _none_is_small(spark: SparkSession) -> Iterator[None]:
+    """A scan of less than this takes no keys of a join."""
+    with settings(spark, {BROADCAST: "-1"}):
+        yield
 
 
 def made(spark: SparkSession, path: Path, state: str, **defined: Any) -> tuple[LakeTable, dict[int, int]]:
@@ -135,6 +143,29 @@ def test_the_keys_of_a_join(spark: SparkSession, tmp_path: Path, state: str) -> 
         both = joined.unionAll(frame.select("id", "n").where("id < 3"))
         assert len(both.collect()) == len(expected) + 3
         assert frame.join(dimension, "id", "left_anti").count() == len(rows) - len(expected)
+
+
+def test_a_small_table_does_not_wait_for_the_keys_of_a_join(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark would collect them in the driver, which takes longer than to read it all."""
+    table, rows = made(spark, tmp_path / "t", "pending")
+    dimension = functions.broadcast(other(spark, tmp_path / "other").where("tag = 14").select("id"))
+    for limit, takes in (("10MB", False), ("1", True), ("-1", True)):
+        with settings(spark, {BROADCAST: limit}):
+            joined = table.to_df().join(dimension, "id").select("id", "n")
+            assert ("dynamicpruning" in plan_of(joined).lower()) is takes, limit
+            assert {row.id: row.n for row in joined.collect()} == {
+                key: n for key, n in rows.items() if key % 40 == 14 and key < 400
+            }
+
+
+def test_more_keys_of_a_join_than_are_hashed(spark: SparkSession, tmp_path: Path) -> None:
+    """So many hit all buckets. Their range still rules files out."""
+    table, rows = made(spark, tmp_path / "t", "compacted")
+    keys = functions.broadcast(other(spark, tmp_path / "other").where("tag >= 0").select("id"))
+    assert 32 * BUCKETS < 400 == keys.count()
+    joined = table.to_df().join(keys, "id").select("id", "n")
+    assert "dynamicpruning" in plan_of(joined).lower()
+    assert {row.id: row.n for row in joined.collect()} == {key: n for key, n in rows.items() if key < 400}
 
 
 def test_no_key_of_a_join(spark: SparkSession, tmp_path: Path) -> None:

@@ -54,8 +54,11 @@ import scala.runtime.AbstractPartialFunction;
 final class FileSlices {
   /** So many keys are few. */
   private static final int FEW_KEYS = 100;
-  /** So many keys are hashed at most. For more, buckets are not looked at. */
-  private static final long MOST_HASHES = 4_000_000;
+  /**
+   * So many keys are hashed at most for each bucket. More of them leave hardly a bucket out: of a million buckets each
+   * has a key if there are twenty million keys.
+   */
+  private static final long MOST_HASHES = 32;
 
   private final StructType columns;
   private final List<String> partitionBy = new ArrayList<>();
@@ -356,7 +359,9 @@ final class FileSlices {
   /** The hashes of the keys that may be in a partition; {@code null} if they are not known, or too many. */
   private long[] hashes(Object[] partition, Map<String, Set<Object>> values) {
     List<List<Object>> parts = new ArrayList<>();
-    long count = Math.max(1, partitions.size());
+    long buckets = slices.stream().mapToInt(slice -> slice.buckets).max().orElse(1);
+    long most = Math.max(FEW_KEYS, MOST_HASHES * buckets);
+    long count = 1;
     for (String name : key) {
       int place = partitionBy.indexOf(name);
       Set<Object> known = place < 0 ? values.get(name) : null;
@@ -365,7 +370,7 @@ final class FileSlices {
       }
       parts.add(place < 0 ? new ArrayList<>(known) : Arrays.asList(partition[place]));
       count *= parts.get(parts.size() - 1).size();
-      if (count > MOST_HASHES) {
+      if (count > most) {
         return null;
       }
     }

@@ -138,7 +138,7 @@ final class NativeScan
 
   @Override
   public NamedReference[] filterAttributes() {
-    if (!takesKeys) {
+    if (!takesKeys || isSmall()) {  // what is small is read before the keys of the other side are collected
       return new NamedReference[0];
     }
     List<String> read = List.of(readSchema().fieldNames());
@@ -190,16 +190,20 @@ final class NativeScan
     return inBatches ? ColumnarSupportMode.SUPPORTED : ColumnarSupportMode.UNSUPPORTED;
   }
 
+  /** About how many bytes are read. Spark estimates the part of a file's bytes that some columns have in the same way. */
+  private long bytes() {
+    double part = (columns.columns().defaultSize() + 8.0) / (table.defaultSize() + 8.0);
+    return Math.max(1, (long) (plan.bytes() * Math.min(1, part)));
+  }
+
   @Override
   public Statistics estimateStatistics() {
     long rows = plan.rows() + plan.kernelRows;
-    long bytes = plan.bytes();
-    // Spark estimates the part of a file's bytes that some columns have in the same way.
-    double part = (columns.columns().defaultSize() + 8.0) / (table.defaultSize() + 8.0);
+    long bytes = bytes();
     return new Statistics() {
       @Override
       public OptionalLong sizeInBytes() {
-        return OptionalLong.of(Math.max(1, (long) (bytes * Math.min(1, part))));
+        return OptionalLong.of(bytes);
       }
 
       @Override
@@ -283,8 +287,14 @@ final class NativeScan
     return file.wanted() == 0 ? 0 : file.bytes() + OPEN_BYTES;
   }
 
+  /** Whether Spark would send all of it to each executor for a join, and move no row of the other side. */
+  private boolean isSmall() {
+    return bytes() <= session.sessionState().conf().autoBroadcastJoinThreshold();
+  }
+
   private boolean mayGoByBucket() {
     return kernel == null
+        && !isSmall()
         && Sparks.groupsPartitionsLate()
         && session.sessionState().conf().v2BucketingEnabled()
         && plan.slices.buckets() > 1
