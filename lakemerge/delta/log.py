@@ -160,30 +160,31 @@ class DeltaLog:
         advanced = self._advance(snapshot)
         return advanced.tip if advanced is not None and advanced.is_held else self._reloaded(snapshot)
 
-    def check_holds(self, snapshot: Snapshot, *, dropping: bool = True) -> None:
+    def check_holds(self, snapshot: Snapshot) -> None:
         """Raise :class:`TableReplacedError` if the log does not hold ``snapshot`` any more. Costs one listing.
 
         A commit that stands alone is no log. It was sent before the table was dropped, and carried out after it.
-
-        :param dropping: whether the log of a table whose drop is under way still holds it. To know costs one small
-            file, if there are later commits.
         """
-        self._held(snapshot, dropping=dropping)
+        self._held(snapshot)
 
-    def _held(self, snapshot: Snapshot, *, dropping: bool) -> FileStat | None:
+    def check_not_dropped(self, snapshot: Snapshot) -> None:
+        """Raise :class:`TableReplacedError` if a drop of the table is under way. Costs one listing, and the newest
+        commit if it is a later one."""
+        newest = max(list_log(self.store, since=snapshot.version).commits, default=snapshot.version)
+        if newest > snapshot.version and self._drops(newest):
+            raise replaced_error(self.store, snapshot, f"it was dropped in version {newest}")
+
+    def _held(self, snapshot: Snapshot) -> FileStat | None:
         """The commit of ``snapshot``, as :meth:`check_holds` finds it; ``None`` if it was cleaned up."""
         version = snapshot.version
-        listing = list_log(self.store, since=max(version - 1, 0), until=version if dropping else None)
-        newest = max(listing.commits, default=version)
-        if newest > version and self._drops(newest):
-            raise replaced_error(self.store, snapshot, f"it was dropped in version {newest}")
+        listing = list_log(self.store, since=max(version - 1, 0), until=version)
         if not holds(self.store, snapshot, listing):
             if self._reloaded(snapshot).version == version:
                 raise replaced_error(self.store, snapshot, "only a checkpoint is left of it")
             return None
-        # A clean-up deletes the commit before this one only if there is a checkpoint of this one.
-        checkpoints = (checkpoint.version for checkpoint in listing.checkpoints)
-        if version and version - 1 not in listing.commits and version not in checkpoints:
+        # A clean-up deletes the commit before this one only if there is a checkpoint of this one. Other engines keep
+        # one of the commit before.
+        if version and version - 1 not in listing.commits and not listing.checkpoints:
             raise replaced_error(self.store, snapshot, "all that was before its last commit is gone")
         return listing.commits.get(version)
 
@@ -320,12 +321,12 @@ class DeltaLog:
 
     def _write_checkpoint(self, snapshot: Snapshot) -> None:
         # A checkpoint of a commit that stands alone would make a table of it.
-        commit = self._held(snapshot, dropping=True)
+        commit = self._held(snapshot)
 
         def still_holds() -> bool:
             try:
-                # What comes after a drop listed the log would not be deleted.
-                self.check_holds(snapshot, dropping=False)
+                self.check_holds(snapshot)
+                self.check_not_dropped(snapshot)  # what comes after a drop listed the log would not be deleted
             except TableReplacedError:
                 return False
             return True

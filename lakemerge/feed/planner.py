@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from lakemerge.delta import Snapshot, check_same_table
+from lakemerge.delta import Snapshot
 from lakemerge.errors import TableDamagedError, TableReplacedError, VersionNotFoundError
 from lakemerge.feed.units import FeedUnit, units_of_commit, units_of_rows
 from lakemerge.feed.walk import changing_commits, check_not_replaced
@@ -164,8 +164,8 @@ def unless_overtaken(handle: Handle, start: Offset, tip: Snapshot, remedy: str) 
 
 @dataclass(frozen=True, slots=True)
 class Overtaken:
-    """Called where a file is missing: raises an error if a vacuum deleted it, or if the table was dropped or made anew.
-    Picklable, for the tasks that read."""
+    """Called where a file is missing: raises an error if a vacuum deleted it, if the table was dropped, or if it was
+    made anew since ``tip`` was read. Picklable, for the tasks that read."""
 
     handle: Handle
     start: Offset
@@ -175,15 +175,14 @@ class Overtaken:
 
     def __call__(self) -> None:
         log = self.handle.log
+        if self.tip is not None:
+            log.check_holds(self.tip)
+        latest = log.snapshot() if self.tip is None else log.update(self.tip)
+        check_not_overtaken(self.start, latest, self.remedy)
         if self.tip is None:
-            latest = log.snapshot()
-            check_not_overtaken(self.start, latest, self.remedy)
             self.handle.view(latest)  # raises for a table that was dropped
         else:
-            log.check_holds(self.tip)
-            latest = log.update(self.tip)
-            check_not_overtaken(self.start, latest, self.remedy)
-            check_same_table(log.store, self.tip, latest)
+            log.check_not_dropped(self.tip)
 
     @contextmanager
     def checked(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 
-from lakemerge.delta import DeltaLog, Snapshot, check_same_table
+from lakemerge.delta import DeltaLog, Snapshot
 from lakemerge.errors import (
     CommitConflictError,
     InputError,
@@ -134,7 +134,7 @@ def unless_replaced(log: DeltaLog, snapshot: Snapshot) -> Iterator[None]:
         tip = log.update(snapshot)
         if STATE_DOMAIN in tip.domains:
             _check_not_vacuumed(snapshot, tip)
-        check_same_table(log.store, snapshot, tip)
+        log.check_not_dropped(snapshot)
         raise
 
 
@@ -172,20 +172,19 @@ def guarded(reader: pa.RecordBatchReader, log: DeltaLog, snapshot: Snapshot) -> 
 def unless_vacuumed(log: DeltaLog, begin: Snapshot) -> Iterator[None]:
     """A context for work on the version ``begin``. If a file is missing because a vacuum deleted it meanwhile, it
     raises :class:`CommitConflictError`. The table is not damaged then, and the work can be done on its present
-    version. If the table was dropped or replaced, it raises :class:`lakemerge.TableReplacedError`."""
+    version. If the table was dropped, it raises :class:`lakemerge.TableReplacedError`."""
     try:
         yield
     except (TableDamagedError, FileNotFoundError) as error:
-        tip = log.update(begin)
-        check_same_table(log.store, begin, tip)
         try:
-            check_kept(begin.version, tip)
+            check_kept(begin.version, log.update(begin))
         except VersionNotFoundError as gone:
             raise CommitConflictError(
                 f"a vacuum was faster, and deleted files that were being read: {gone.message}. What was committed "
                 "before stays, nothing else was written; try again",
                 version=begin.version,
             ) from error
+        log.check_not_dropped(begin)
         raise
 
 

@@ -65,6 +65,13 @@ class FileStat:
     """A text that the store changes whenever the file is written: the ETag of an object, or inode and time of a local
     file. Empty if the store has none."""
 
+    def is_same(self, other: FileStat | None) -> bool:
+        """Whether nobody wrote the file in between. Times count only where the store has no tokens: some S3 servers
+        list them in milliseconds, and tell those of one object in seconds."""
+        if other is None or (self.path, self.size_bytes, self.token) != (other.path, other.size_bytes, other.token):
+            return False
+        return bool(self.token) or self.modified_ms == other.modified_ms
+
 
 def check_path(path: str) -> str:
     """Return ``path`` if it is a clean relative path, else raise :class:`InputError`."""

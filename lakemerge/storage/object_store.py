@@ -140,14 +140,15 @@ class ObjectStore(Store, Generic[_Client]):
         if not keys:
             return ()
         if not self.deletes_in_one_step():
-            changed = tuple(file for file in files if self.stat(file.path) not in (None, file))
+            seen = [(file, self.stat(file.path)) for file in files]
+            changed = tuple(file for file, found in seen if found is not None and not file.is_same(found))
             self.delete([file.path for file in files if file not in changed])
             return changed
         left = self._client.delete([(key, file.token) for key, file in keys.items()])
         return tuple(keys[key] for key in left)
 
     def replace_exact(self, file: FileStat, data: bytes) -> bool:
-        if not self._is_owners() and self.stat(file.path) != file:
+        if not self._is_owners() and not file.is_same(self.stat(file.path)):
             return False
         return self._client.replace(self._key(file.path), data, etag=file.token)
 

@@ -12,7 +12,9 @@ from itertools import islice
 
 from lakemerge.commits.replace import replacement
 from lakemerge.delta import AlreadyDone, Attempt, Snapshot
-from lakemerge.delta.listing import LOG_FOLDER, checkpoint_path, commit_path
+from lakemerge.delta.actions import decode_commit_info
+from lakemerge.delta.checkpoint_reader import read_checkpoint
+from lakemerge.delta.listing import LOG_FOLDER, Checkpoint, checkpoint_path, commit_path
 from lakemerge.errors import InputError, NotATableError
 from lakemerge.format.names import DROPPED
 from lakemerge.format.operations import Operation
@@ -87,14 +89,14 @@ def _delete(store: Store, version: int) -> None:
     for a table, and the drop can go on. If somebody makes a table in this place meanwhile, its files stay: each file is
     deleted as it was listed, and only if the commit was there afterwards.
 
-    :param version: that of the commit. If that came late and was deleted, a checkpoint of it stands for it.
+    :param version: that of the commit. If it is gone, a checkpoint of it that came late stands for it.
     """
     log = {file.path: file for file in store.list(LOG_FOLDER)}
     last = log.get(commit_path(version)) or log.get(checkpoint_path(version))
-    if last is None:
+    if last is None or not _drops(store, last, version):
         return  # another drop came to its end
     for batch in _batches(file for file in store.list("") if not file.path.startswith(f"{LOG_FOLDER}/")):
-        if store.stat(last.path) != last:
+        if not last.is_same(store.stat(last.path)):
             return
         store.delete_exact(batch)
     # A writer may replace a file of the log between its listing and its deletion, so it is listed until none is left.
@@ -107,10 +109,22 @@ def _delete(store: Store, version: int) -> None:
     store.delete_empty_folders("")
 
 
+def _drops(store: Store, last: FileStat, version: int) -> bool:
+    """Whether a commit, or a checkpoint of it, drops a table."""
+    try:
+        if last.path == checkpoint_path(version):
+            metadata = read_checkpoint(store, Checkpoint(version, (last,))).metadata
+            return metadata is not None and metadata.configuration.get(DROPPED) == "true"
+        info = decode_commit_info(store.get(last.path), last.path)
+        return info is not None and info.fields.get("operation") == Operation.DROP
+    except FileNotFoundError:
+        return False
+
+
 def _left(store: Store, last: FileStat) -> list[FileStat]:
     """The files of the log but for the last one; none, if that is not there any more."""
     log = {file.path: file for file in store.list(LOG_FOLDER)}
-    return list(log.values()) if log.pop(last.path, None) == last else []
+    return list(log.values()) if last.is_same(log.pop(last.path, None)) else []
 
 
 def _batches(files: Iterator[FileStat]) -> Iterator[list[FileStat]]:

@@ -372,6 +372,8 @@ class _End:
         others = [operation.name for operation in self.named.values() if not operation.drops]
         makers = {"create anew", "replace"} & set(others)
         done = self.outcomes[tag].error is None
+        if done and "create anew" in makers and self._dropped_the_old(tag) and not _opens():
+            yield "the table that was made in its place is gone"
         if done and makers and _opens():
             # It was made after the drop, or while the drop deleted what was there before.
             rows = rows_of(LakeTable.open(url(), settings=ONE).to_arrow())
@@ -398,6 +400,11 @@ class _End:
         found = LakeTable.check(url()).findings
         if found:
             yield f"check finds {found[:3]} in a table in its place"
+
+    def _dropped_the_old(self, tag: str) -> bool:
+        """Whether a drop ended the table that was there at first, and not one that was made in its place."""
+        commits = [touch.paths[0] for touch in self.outcomes[tag].touches if touch.method == "put_if_absent"]
+        return any(path.endswith(f"{self.pinned.version + 1:020d}.json") for path in commits)
 
     def _converted(self) -> Iterator[str]:
         """A table that became a plain one is a table again after a conversion, with the rows that were acknowledged.

@@ -386,7 +386,8 @@ class _S3Handler(WireHandler):
 
 
 def instant(at: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(at))
+    """As MinIO writes it. The header of one object has whole seconds."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) + f".{int(at % 1 * 1000):03}Z"
 
 
 class _Server(ThreadingHTTPServer):

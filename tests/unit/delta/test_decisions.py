@@ -355,6 +355,20 @@ def test_a_log_of_a_checkpoint_alone_is_no_table(tmp_path: Path) -> None:
         log.check_holds(snapshot)
 
 
+def test_a_checkpoint_of_the_commit_before_holds_a_log(tmp_path: Path) -> None:
+    """Other engines clean a log up to the checkpoint that they keep."""
+    table = create(tmp_path / "t")
+    before = table.opened.view.snapshot
+    write_checkpoint(LocalStore(tmp_path / "t"), before, now_ms=0)
+    table.upsert(frame([(1, 1, "x")]))
+    log, snapshot = table.opened.handle.log, table.opened.view.snapshot
+    assert snapshot.version == before.version + 1
+    (tmp_path / "t" / "_delta_log" / f"{before.version:020d}.json").unlink()
+    log.check_holds(snapshot)
+    log.checkpoint(snapshot)
+    assert (tmp_path / "t" / "_delta_log" / f"{snapshot.version:020d}.checkpoint.parquet").exists()
+
+
 def test_a_checkpoint_leaves_expired_removals_out(tmp_path: Path) -> None:
     short = {"delta.deletedFileRetentionDuration": "interval 1 milliseconds", "delta.checkpointInterval": "4"}
     table = create(tmp_path / "t", properties={**short, "lakemerge.maintenance": "off"})

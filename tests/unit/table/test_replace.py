@@ -24,6 +24,7 @@ from lakemerge import (
     LakeTable,
     OutcomeUnknownError,
     SchemaError,
+    TableDamagedError,
     TableExistsError,
     TableReplacedError,
     UnsupportedFeatureError,
@@ -214,6 +215,18 @@ def test_what_a_newer_library_keeps_is_not_guessed_at(tmp_path: Path) -> None:
     assert state_of(path) == OLD_ROWS
     commit_domains(path, DomainMetadata(UNKNOWN.domain, "", True))
     assert "someone.else" in anew(path).opened.view.snapshot.domains, "as in Delta, what others keep stays"
+
+
+def test_a_lost_file_of_an_earlier_version_is_named(tmp_path: Path) -> None:
+    """The table was replaced, and nobody dropped it: the file is what is wrong."""
+    table = old_table(tmp_path)
+    version = table.version
+    replaced(tmp_path)
+    before = LakeTable.open(tmp_path, version=version)
+    for base in before.opened.view.base_files:
+        (tmp_path / base.add.path).unlink()
+    with pytest.raises(TableDamagedError, match="is missing"):
+        before.to_arrow()
 
 
 def test_earlier_versions_stay_readable_until_vacuum(tmp_path: Path) -> None:

@@ -54,17 +54,17 @@ import scala.runtime.AbstractPartialFunction;
 final class FileSlices {
   /** So many keys are few. */
   private static final int FEW_KEYS = 100;
-  /**
-   * So many keys are hashed at most for each bucket. More of them leave hardly a bucket out: of a million buckets each
-   * has a key if there are twenty million keys.
-   */
-  private static final long MOST_HASHES = 32;
+  /** So many keys are hashed at most. For more, buckets are not looked at. */
+  private static final long MOST_HASHES = 4_000_000;
+  /** So many keys are hashed at most for each bucket of a partition. Far fewer have a key in each of 65,536 buckets. */
+  private static final long MOST_OF_A_BUCKET = 32;
 
   private final StructType columns;
   private final List<String> partitionBy = new ArrayList<>();
   private final List<String> key = new ArrayList<>();
   private final List<Object[]> partitions = new ArrayList<>();
   private final List<Slice> slices = new ArrayList<>();
+  private final long mostOfPartition;
 
   /**
    * @param partition the number of its partition
@@ -95,6 +95,8 @@ final class FileSlices {
           value(slice.get(3), first),
           value(slice.get(4), first)));
     }
+    long buckets = slices.stream().mapToInt(Slice::buckets).max().orElse(1);
+    mostOfPartition = Math.max(FEW_KEYS, MOST_OF_A_BUCKET * buckets);
   }
 
   private static Object value(JsonNode told, DataType type) {
@@ -359,8 +361,6 @@ final class FileSlices {
   /** The hashes of the keys that may be in a partition; {@code null} if they are not known, or too many. */
   private long[] hashes(Object[] partition, Map<String, Set<Object>> values) {
     List<List<Object>> parts = new ArrayList<>();
-    long buckets = slices.stream().mapToInt(slice -> slice.buckets).max().orElse(1);
-    long most = Math.max(FEW_KEYS, MOST_HASHES * buckets);
     long count = 1;
     for (String name : key) {
       int place = partitionBy.indexOf(name);
@@ -370,7 +370,7 @@ final class FileSlices {
       }
       parts.add(place < 0 ? new ArrayList<>(known) : Arrays.asList(partition[place]));
       count *= parts.get(parts.size() - 1).size();
-      if (count > most) {
+      if (count > mostOfPartition || count * partitions.size() > MOST_HASHES) {
         return null;
       }
     }

@@ -58,6 +58,11 @@ final class NativeScan
   private static final Logger LOG = LoggerFactory.getLogger(NativeScan.class);
   /** What it costs to open a file, in bytes that are read meanwhile. */
   private static final long OPEN_BYTES = 256 << 10;
+  /**
+   * The keys are of a table that Spark sends to each executor. It collects them about as fast as two cores read a
+   * table so many times as large.
+   */
+  private static final int TIMES_THE_KEYS = 8;
   /** Above so many bytes of bits, they are sent to each executor once, and not with each task. */
   private static final long BROADCAST_BYTES = 1 << 20;
 
@@ -132,13 +137,14 @@ final class NativeScan
     String merged = plan.kernel == null ? "" : " and merged file slices";
     merged = plan.merged.isEmpty() ? merged : " and merged rows" + merged;
     String where = conditions.isEmpty() ? "" : ", where " + String.join(" AND ", conditions);
-    long files = plan.files.stream().map(StoredFile::url).distinct().count();
-    return name + where + " (" + files + " files" + merged + ")";
+    return name + where + " (" + plan.fileCount() + " files" + merged + ")";
   }
 
   @Override
   public NamedReference[] filterAttributes() {
-    if (!takesKeys || isSmall()) {  // what is small is read before the keys of the other side are collected
+    // What is small is read before the driver has collected the keys.
+    long small = TIMES_THE_KEYS * session.sessionState().conf().autoBroadcastJoinThreshold();
+    if (!takesKeys || (kernel == null && bytes() + OPEN_BYTES * plan.fileCount() <= small)) {
       return new NamedReference[0];
     }
     List<String> read = List.of(readSchema().fieldNames());
@@ -273,11 +279,15 @@ final class NativeScan
       Shares bound = new Shares(most, true);
       shares = new Shares(most, false);
       if (mayGoByBucket()) {
-        int tasks = byBucket().values().stream()
+        Map<Integer, List<Integer>> buckets = byBucket();
+        int tasks = buckets.values().stream()
             .mapToInt(files -> bound.tasks(files.stream().mapToLong(at -> cost(plan.files.get(at))).sum()))
             .sum();
-        // More tasks, and log files that are opened for each bucket, cost more than an exchange saves.
-        shares = tasks <= 2 * Math.max(cores, shares.tasks(all)) ? bound : shares;
+        int opened = buckets.values().stream().mapToInt(List::size).sum();
+        boolean isSmall = bytes() <= session.sessionState().conf().autoBroadcastJoinThreshold();
+        // Many more tasks, or log files that are opened for each bucket of a small table, cost more than an exchange.
+        boolean pays = tasks <= 2 * Math.max(cores, shares.tasks(all)) && !(isSmall && opened > plan.fileCount());
+        shares = pays ? bound : shares;
       }
     }
     return shares;
@@ -287,14 +297,8 @@ final class NativeScan
     return file.wanted() == 0 ? 0 : file.bytes() + OPEN_BYTES;
   }
 
-  /** Whether Spark would send all of it to each executor for a join, and move no row of the other side. */
-  private boolean isSmall() {
-    return bytes() <= session.sessionState().conf().autoBroadcastJoinThreshold();
-  }
-
   private boolean mayGoByBucket() {
     return kernel == null
-        && !isSmall()
         && Sparks.groupsPartitionsLate()
         && session.sessionState().conf().v2BucketingEnabled()
         && plan.slices.buckets() > 1

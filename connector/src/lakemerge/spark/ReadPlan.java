@@ -39,6 +39,8 @@ final class ReadPlan {
   /** Of each file and each stream: the number of the file slice that has rows there; -1 if that is not known. */
   private final List<Integer> ofFiles = new ArrayList<>();
   private final List<Integer> ofStreams = new ArrayList<>();
+  private int fileCount = -1;
+  private long fileBytes;
 
   /**
    * What Python is asked for a plan.
@@ -150,9 +152,20 @@ final class ReadPlan {
     return files.stream().mapToLong(StoredFile::wanted).sum() + mergedRows;
   }
 
+  /** How many files are read. The same log file has records of several file slices. */
+  synchronized int fileCount() {
+    if (fileCount < 0) {
+      Map<String, Long> found = new HashMap<>();
+      files.forEach(file -> found.put(file.url(), file.bytes()));
+      fileCount = found.size();
+      fileBytes = found.values().stream().mapToLong(Long::longValue).sum();
+    }
+    return fileCount;
+  }
+
   /** About how many bytes are read. */
   long bytes() {
-    long stored = files.stream().mapToLong(StoredFile::bytes).sum();
+    long stored = fileCount() == 0 ? 0 : fileBytes;
     long computed = merged.stream().mapToLong(stream -> stream.length).sum();
     return stored + computed + (kernelParts == null ? 0 : kernelParts.bytes());
   }
