@@ -168,9 +168,12 @@ class DeltaLog:
         self._held(snapshot)
 
     def check_not_dropped(self, snapshot: Snapshot) -> None:
-        """Raise :class:`TableReplacedError` if a drop of the table is under way. Costs one listing, and the newest
-        commit if it is a later one."""
-        newest = max(list_log(self.store, since=snapshot.version).commits, default=snapshot.version)
+        """Raise :class:`TableReplacedError` if the table was dropped, or is about to be. Costs one listing, and the
+        newest commit if it is a later one."""
+        commits = list_log(self.store, since=snapshot.version).commits
+        if not commits:
+            self._reloaded(snapshot)  # raises if the drop came to its end
+        newest = max(commits, default=snapshot.version)
         if newest > snapshot.version and self._drops(newest):
             raise replaced_error(self.store, snapshot, f"it was dropped in version {newest}")
 

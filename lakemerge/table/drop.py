@@ -15,7 +15,7 @@ from lakemerge.delta import AlreadyDone, Attempt, Snapshot
 from lakemerge.delta.actions import decode_commit_info
 from lakemerge.delta.checkpoint_reader import read_checkpoint
 from lakemerge.delta.listing import LOG_FOLDER, Checkpoint, checkpoint_path, commit_path
-from lakemerge.errors import InputError, NotATableError
+from lakemerge.errors import InputError, NotATableError, StoreError
 from lakemerge.format.names import DROPPED
 from lakemerge.format.operations import Operation
 from lakemerge.format.savepoint import savepoints_of
@@ -101,7 +101,9 @@ def _delete(store: Store, version: int) -> None:
         store.delete_exact(batch)
     # A writer may replace a file of the log between its listing and its deletion, so it is listed until none is left.
     before: list[FileStat] = []
-    while (left := _left(store, last)) not in ([], before):
+    while left := _left(store, last):
+        if left == before:
+            raise StoreError(f"{store.url} keeps {left[0].path}, which was deleted: drop the table again later")
         for batch in _batches(iter(left)):
             store.delete_exact(batch)
         before = left

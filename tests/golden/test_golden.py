@@ -166,6 +166,17 @@ def test_buckets_and_united_logs(tmp_path: Path) -> None:
     assert len(bodies) == 2
 
 
+def test_base_files_divide_the_keys(tmp_path: Path) -> None:
+    """A log of records of two of the ranges is live."""
+    table = LakeTable.open(Golden("transactions", tmp_path).path)
+    bases = table.opened.view.base_files
+    assert [base.lower for base in bases] == [None, (2,), (3,)], "the first range is open below"
+    table.upsert(pa.table({"k": [0, 3], "n": [1, 1]}))
+    assert [tuple(row.values()) for row in table.to_arrow().sort_by("k").to_pylist()] == [
+        (0, 1), (1, 11), (2, 19), (3, 9), (4, 1)
+    ]  # fmt: skip
+
+
 def test_records_of_before_a_vacuum_are_told(tmp_path: Path) -> None:
     golden = Golden("recorded", tmp_path)
     with pytest.raises(VersionNotFoundError):

@@ -149,7 +149,8 @@ def test_a_small_table_does_not_wait_for_the_keys_of_a_join(spark: SparkSession,
     """Spark would collect them in the driver, which takes longer than to read it all."""
     table, rows = made(spark, tmp_path / "t", "pending")
     dimension = functions.broadcast(other(spark, tmp_path / "other").where("tag = 14").select("id"))
-    for limit, takes in (("10MB", False), ("1", True), ("-1", True)):
+    assert files_of(table.to_df()) == 9, "each counts 256 KB, and the limit eight times"
+    for limit, takes in (("10MB", False), ("400KB", False), ("200KB", True), ("-1", True)):
         with settings(spark, {BROADCAST: limit}):
             joined = table.to_df().join(dimension, "id").select("id", "n")
             assert ("dynamicpruning" in plan_of(joined).lower()) is takes, limit

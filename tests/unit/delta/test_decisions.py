@@ -358,12 +358,16 @@ def test_a_log_of_a_checkpoint_alone_is_no_table(tmp_path: Path) -> None:
 def test_a_checkpoint_of_the_commit_before_holds_a_log(tmp_path: Path) -> None:
     """Other engines clean a log up to the checkpoint that they keep."""
     table = create(tmp_path / "t")
-    before = table.opened.view.snapshot
-    write_checkpoint(LocalStore(tmp_path / "t"), before, now_ms=0)
-    table.upsert(frame([(1, 1, "x")]))
-    log, snapshot = table.opened.handle.log, table.opened.view.snapshot
-    assert snapshot.version == before.version + 1
-    (tmp_path / "t" / "_delta_log" / f"{before.version:020d}.json").unlink()
+    seen = [table.opened.view.snapshot]
+    for number in range(3):
+        table.upsert(frame([(1, number, "x")]))
+        seen.append(table.opened.view.snapshot)
+    log, snapshot = table.opened.handle.log, seen[3]
+    write_checkpoint(LocalStore(tmp_path / "t"), seen[1], now_ms=0)
+    (tmp_path / "t" / "_delta_log" / f"{2:020d}.json").unlink()
+    with pytest.raises(TableReplacedError, match="all that was before its last commit is gone"):
+        log.check_holds(snapshot)  # an earlier one leaves a gap
+    write_checkpoint(LocalStore(tmp_path / "t"), seen[2], now_ms=0)
     log.check_holds(snapshot)
     log.checkpoint(snapshot)
     assert (tmp_path / "t" / "_delta_log" / f"{snapshot.version:020d}.checkpoint.parquet").exists()

@@ -177,15 +177,14 @@ final class FileSlices {
       values = merged(values, left(condition));
     }
     List<Judge> judges = conditions.stream().map(this::judge).toList();
+    BitSet may = new BitSet();
+    for (int number = 0; number < partitions.size(); number++) {
+      may.set(number, mayHold(partitions.get(number), judges, values));
+    }
+    int many = may.cardinality();
     List<Buckets> buckets = new ArrayList<>();
-    for (Object[] partition : partitions) {
-      InternalRow row = new GenericInternalRow(partition);
-      boolean may = judges.stream().allMatch(judge -> judge.mayHold(row));
-      for (int at = 0; may && at < partition.length; at++) {
-        Set<Object> only = values.get(partitionBy.get(at));
-        may = only == null || (partition[at] != null && only.contains(partition[at]));
-      }
-      buckets.add(may ? new Buckets(hashes(partition, values)) : null);
+    for (int number = 0; number < partitions.size(); number++) {
+      buckets.add(may.get(number) ? new Buckets(hashes(partitions.get(number), values, many)) : null);
     }
     Comparable<?>[] ends = ends(key.isEmpty() ? null : values.get(key.get(0)));
     BitSet found = new BitSet();
@@ -202,6 +201,17 @@ final class FileSlices {
     return found.cardinality() == slices.size() && !isOfFewKeys
         ? Optional.empty()
         : Optional.of(new Choice(found, isOfFewKeys));
+  }
+
+  private boolean mayHold(Object[] partition, List<Judge> judges, Map<String, Set<Object>> values) {
+    InternalRow row = new GenericInternalRow(partition);
+    for (int at = 0; at < partition.length; at++) {
+      Set<Object> only = values.get(partitionBy.get(at));
+      if (only != null && (partition[at] == null || !only.contains(partition[at]))) {
+        return false;
+      }
+    }
+    return judges.stream().allMatch(judge -> judge.mayHold(row));
   }
 
   /** The values that a runtime filter lists, by column. */
@@ -358,8 +368,12 @@ final class FileSlices {
 
   // Buckets
 
-  /** The hashes of the keys that may be in a partition; {@code null} if they are not known, or too many. */
-  private long[] hashes(Object[] partition, Map<String, Set<Object>> values) {
+  /**
+   * The hashes of the keys that may be in a partition; {@code null} if they are not known, or too many.
+   *
+   * @param many how many partitions are looked at
+   */
+  private long[] hashes(Object[] partition, Map<String, Set<Object>> values, long many) {
     List<List<Object>> parts = new ArrayList<>();
     long count = 1;
     for (String name : key) {
@@ -370,7 +384,7 @@ final class FileSlices {
       }
       parts.add(place < 0 ? new ArrayList<>(known) : Arrays.asList(partition[place]));
       count *= parts.get(parts.size() - 1).size();
-      if (count > mostOfPartition || count * partitions.size() > MOST_HASHES) {
+      if (count > mostOfPartition || count * many > MOST_HASHES) {
         return null;
       }
     }

@@ -143,8 +143,9 @@ final class NativeScan
   @Override
   public NamedReference[] filterAttributes() {
     // What is small is read before the driver has collected the keys.
-    long small = TIMES_THE_KEYS * session.sessionState().conf().autoBroadcastJoinThreshold();
-    if (!takesKeys || (kernel == null && bytes() + OPEN_BYTES * plan.fileCount() <= small)) {
+    long most = session.sessionState().conf().autoBroadcastJoinThreshold();
+    long scanned = bytes() + OPEN_BYTES * plan.fileCount();
+    if (!takesKeys || (kernel == null && most >= 0 && scanned / TIMES_THE_KEYS <= most)) {
       return new NamedReference[0];
     }
     List<String> read = List.of(readSchema().fieldNames());
