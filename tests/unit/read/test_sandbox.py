@@ -223,7 +223,7 @@ def test_plain_queries_have_the_same_answers(of_many_types: LakeTable, sql: str)
         ("SELECT k, row_number() OVER (PARTITION BY v ORDER BY k) FROM self", [(1, 1), (2, 1), (3, 2)]),
         ("PIVOT self ON v IN ('a', 'b') USING count(k) GROUP BY o", [(1, 1, 2)]),
         ("SELECT column_name FROM (DESCRIBE self)", [("k",), ("o",), ("v",)]),
-        ("SELECT list_transform([k], x -> x * 2)[1] FROM self WHERE k = 3", [(6,)]),
+        ("SELECT list_transform([k], lambda x: x * 2)[1] FROM self WHERE k = 3", [(6,)]),
         ("SELECT unnest([k, k + 10]) FROM self WHERE k = 1", [(1,), (11,)]),
         ("SELECT timezone('Asia/Tokyo', TIMESTAMPTZ '2026-01-01 00:00:00+00')::VARCHAR", [("2026-01-01 09:00:00",)]),
         ("SELECT 'read_csv', 'COPY self TO ''x''' FROM self WHERE k = 1", [("read_csv", "COPY self TO 'x'")]),
