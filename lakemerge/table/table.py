@@ -413,9 +413,9 @@ class LakeTable:
             all key columns and any others. A column that it lacks is unset, which is not the same as null. A field
             that a struct lacks is null. Numbers may have other types than the table's, if each value has an equal
             one in the table's type.
-        :param kind_column: the column that holds each row's kind: ``+I``, ``+U``, ``-U``, ``-D``, or the words of change
-            feeds, ``insert``, ``update_preimage``, ``update_postimage``, ``delete``.
-            It is not stored. Without it every row is an upsert.
+        :param kind_column: the column that holds each row's kind: ``+I``, ``+U``, ``-U``, ``-D``, or the words of
+            change feeds, ``insert``, ``update_preimage``, ``update_postimage``, ``delete``. It is not stored.
+            Without it every row is an upsert.
         :param before: for rows whose partition changes: partition column -> the frame's column with its value in the
             row before (null: there was none, or it is the same). Where the two differ, the key in the old partition
             gets a delete with the record's ordering, in the same commit. These columns are not stored.

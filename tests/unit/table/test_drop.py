@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,12 +12,14 @@ from lakemerge import (
     InputError,
     LakeTable,
     NotATableError,
+    StoreError,
     TableExistsError,
     TableReplacedError,
     UnsupportedFeatureError,
 )
 from lakemerge.delta import DeltaLog
 from lakemerge.handle import Handle
+from lakemerge.storage import FileStat, LocalStore
 from lakemerge.table.drop import drop_table
 from lakemerge.table.opening import open_handle
 from lakemerge.testing.faults import Call, Fault, FaultStore
@@ -48,6 +51,23 @@ def test_a_dropped_table_leaves_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "t").exists()
     assert not LakeTable.drop(tmp_path / "t")
     assert LakeTable.create(tmp_path / "t", "k INT", key=["k"]).version == 0
+
+
+def test_a_file_that_the_store_keeps_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an object lock does. The table is dropped, and the drop goes on later."""
+    made(tmp_path / "t")
+    delete, kept = LocalStore.delete_exact, f"_delta_log/{0:020d}.json"
+
+    def but_one(store: LocalStore, files: Sequence[FileStat]) -> tuple[FileStat, ...]:
+        return delete(store, [file for file in files if file.path != kept])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "delete_exact", but_one)
+        with pytest.raises(StoreError, match=f"keeps {kept}, which was deleted"):
+            LakeTable.drop(tmp_path / "t")
+    assert not LakeTable.exists(tmp_path / "t")
+    assert LakeTable.drop(tmp_path / "t")
+    assert not (tmp_path / "t").exists()
 
 
 def test_what_began_before_fails_by_name(tmp_path: Path) -> None:
