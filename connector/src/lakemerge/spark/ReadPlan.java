@@ -39,8 +39,8 @@ final class ReadPlan {
   /** Of each file and each stream: the number of the file slice that has rows there; -1 if that is not known. */
   private final List<Integer> ofFiles = new ArrayList<>();
   private final List<Integer> ofStreams = new ArrayList<>();
-  private int fileCount = -1;
-  private long fileBytes;
+  /** The size of each file that is read, by its place. {@link #fileBytes()} fills it in. */
+  private Map<String, Long> fileBytes;
 
   /**
    * What Python is asked for a plan.
@@ -153,19 +153,21 @@ final class ReadPlan {
   }
 
   /** How many files are read. The same log file has records of several file slices. */
-  synchronized int fileCount() {
-    if (fileCount < 0) {
-      Map<String, Long> found = new HashMap<>();
-      files.forEach(file -> found.put(file.url(), file.bytes()));
-      fileCount = found.size();
-      fileBytes = found.values().stream().mapToLong(Long::longValue).sum();
+  int fileCount() {
+    return fileBytes().size();
+  }
+
+  private synchronized Map<String, Long> fileBytes() {
+    if (fileBytes == null) {
+      fileBytes = new HashMap<>();
+      files.forEach(file -> fileBytes.put(file.url(), file.bytes()));
     }
-    return fileCount;
+    return fileBytes;
   }
 
   /** About how many bytes are read. */
   long bytes() {
-    long stored = fileCount() == 0 ? 0 : fileBytes;
+    long stored = fileBytes().values().stream().mapToLong(Long::longValue).sum();
     long computed = merged.stream().mapToLong(stream -> stream.length).sum();
     return stored + computed + (kernelParts == null ? 0 : kernelParts.bytes());
   }
