@@ -1,5 +1,5 @@
-"""Settings of one process that reads or writes a table. They change the cost, never an answer. ``max_columns`` alone
-decides whether a write is refused."""
+"""Settings of one process that reads or writes a table. They change the cost, never rows. Limits may
+refuse a write, or end a query."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ReadPolicy:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Budgets, sizes and a limit of schemas: positive integers. Bytes are of uncompressed Arrow data where nothing else
-    is said."""
+    is said. ``max_columns`` may refuse a write, and ``sandbox_memory_bytes`` may end a query."""
 
     write_budget_bytes: int = 256 * _MIB
     """A write task holds at most about this much of its input before it writes a log file."""

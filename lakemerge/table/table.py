@@ -1223,7 +1223,8 @@ class LakeTable:
         """Commit the records once more, in the order of their versions, into another table. If a replay is killed,
         the next call continues it. If a replay is repeated, it adds what was committed since. Each record lands once.
 
-        :param into: path of the other table. If there is none, it is made with this table's definition.
+        :param into: path of the other table. If there is none, it is made with this table's columns, key, ordering,
+            partitions, bucket count and merger, and without its name, description, properties and constraints.
         :param merger: the merger of a table that is made. The default is this table's merger.
         :param options: the options of that merger.
         :param transform: a function that gets the records of each commit as an Arrow table, with their kinds in

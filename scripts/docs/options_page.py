@@ -113,7 +113,7 @@ WRITES: Final[Mapping[str, str]] = {
     "repeatedBatch": "`check`, or `skip`: skip a batch by its number alone, whatever its rows are (stream).",
 }
 FEED: Final[Mapping[str, str]] = {
-    "readChangeFeed": "`true`: read changes instead of rows. Needed for streams.",
+    "readChangeFeed": "`true`: read changes instead of rows. A stream of `load(path)` needs it, or another of these.",
     "readChangeData": "The same, under Delta's other name.",
     "startingVersion": "The first version to read; `latest`: future commits only.",
     "startingTimestamp": "The first time to read, instead of a version.",
@@ -155,7 +155,7 @@ This page lists everything that can be set. It is generated from the code.
 | --- | --- | --- |
 | [table properties](#table-properties) | `create(properties=...)`, `alter(properties=...)` | with the table |
 | [merger options](#merger-options) | `create(options=...)`, `alter(options=...)` | with the table |
-| [settings](#settings) | `LakeTable.open(settings=Settings(...))` | in one process; they change cost, never an answer |
+| [settings](#settings) | `LakeTable.open(settings=Settings(...))` | in one process; they change cost, never rows |
 | [compaction strategy](#compaction-strategy) | `table.compact(strategy=...)` | for one call |
 | [options of Spark's source](#options-of-sparks-source) | `.option(name, value)` | for one read or write |
 | [storage options](#storage-options) | `storage_options=...`, `.option(name, value)` | for one open table |
