@@ -53,6 +53,8 @@ class FileSliceLoad:
     oldest_version: int | None
     """The oldest commit that the base file lacks. With a minor entry, the oldest that it may lack. ``None`` if it lacks
     none."""
+    oldest_live: int | None
+    """As :attr:`FileSlice.oldest_live`: with a minor entry, the oldest commit that this lacks, too."""
     is_hidden: bool = False
     """Whether it has a minor entry that is not published, so that other engines do not see what it merged."""
 
@@ -132,9 +134,10 @@ def _distinct(codes: Integers) -> Integers:
     return ordered[np.diff(ordered, prepend=-1) != 0]
 
 
-def _load(file_slice: FileSlice, blocks: int, commits: int, rows: int, size: int, oldest: int) -> FileSliceLoad:
+def _load(file_slice: FileSlice, blocks: int, commits: int, rows: int, size: int, live: int) -> FileSliceLoad:
+    oldest = live
     if file_slice.base is not None and file_slice.minor is not None:
-        oldest = min(oldest, file_slice.base.merged_through + 1)
+        oldest = min(live, file_slice.base.merged_through + 1)
     base, winners = file_slice.base, () if file_slice.minor is None else file_slice.minor.winners
     return FileSliceLoad(
         bucket_id=file_slice.bucket_id,
@@ -149,6 +152,7 @@ def _load(file_slice: FileSlice, blocks: int, commits: int, rows: int, size: int
         log_rows=rows,
         log_bytes=size,
         oldest_version=None if oldest == _NEVER else oldest,
+        oldest_live=None if live == _NEVER else live,
         is_hidden=file_slice.minor is not None and not file_slice.minor.published,
     )
 

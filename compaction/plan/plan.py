@@ -117,13 +117,17 @@ class _Judge:
 
     def reasons(self, load: FileSliceLoad) -> tuple[str, ...]:
         """Why the file slice is due. Empty if it is not."""
-        if load.is_clean or (self._minor and load.is_merged and not (self._publish.by_vectors and load.is_hidden)):
+        if load.is_clean or (self._minor and load.is_merged and not self._shows(load)):
             return ()
         if not self._thresholds:
             return ("not merged yet",)
         return tuple(
             threshold_words(name, value) for name, value in self._thresholds if self._reached(name, value, load)
         )
+
+    def _shows(self, load: FileSliceLoad) -> bool:
+        """Whether a minor compaction shows other engines what an earlier one merged."""
+        return self._publish.by_vectors and load.is_hidden
 
     def _reached(self, name: str, value: float, load: FileSliceLoad) -> bool:
         beside = load.log_bytes if self._minor else load.log_bytes + load.winner_bytes
@@ -135,7 +139,7 @@ class _Judge:
             case "ratio":
                 return beside >= value * load.base_bytes
             case _:
-                oldest = load.oldest_version
+                oldest = load.oldest_live if self._minor and not self._shows(load) else load.oldest_version
                 return self._old_through is not None and oldest is not None and oldest <= self._old_through
 
 

@@ -52,6 +52,7 @@ class Slice:
             log_rows=round(records),
             log_bytes=round(records * ROW),
             oldest_version=min(oldest, default=None),
+            oldest_live=min((version for version, _ in self.logs), default=None),
         )
 
     def take(self) -> float:

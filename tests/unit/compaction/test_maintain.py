@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -150,6 +151,22 @@ def test_due_after_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert ran(table.maintain()) == []
     monkeypatch.setattr(Handle, "store_now_ms", lambda _: written_ms + 60 * MINUTE_MS)
     assert ran(table.maintain()) == ["compaction"]
+
+
+def test_a_minor_compaction_is_due_by_the_age_of_the_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t"
+    table = loaded(path, {"lakemerge.minorCompaction.afterMinutes": "60"})
+    write(path)
+    first_ms = stored_ms(path, table.version)
+    monkeypatch.setattr(Handle, "store_now_ms", lambda _: first_ms + 60 * MINUTE_MS)
+    assert ran(table.maintain()) == ["minor"]
+    write(path)
+    second_ms = first_ms + 100 * MINUTE_MS
+    os.utime(path / "_delta_log" / f"{table.version:020d}.json", ns=(second_ms * 1_000_000,) * 2)
+    monkeypatch.setattr(Handle, "store_now_ms", lambda _: second_ms + 60 * MINUTE_MS - 1)
+    assert ran(table.maintain()) == [], "the base file is old, and the logs are not"
+    monkeypatch.setattr(Handle, "store_now_ms", lambda _: second_ms + 60 * MINUTE_MS)
+    assert ran(table.maintain()) == ["minor"]
 
 
 def test_vacuum_and_the_forgetting_of_deletes_are_due_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -273,6 +273,7 @@ def counted(file_slice: FileSlice) -> FileSliceLoad:
         log_rows=sum(block.rows for block in file_slice.blocks),
         log_bytes=sum(block.data_bytes for block in file_slice.blocks),
         oldest_version=min(versions, default=None),
+        oldest_live=file_slice.oldest_live,
         is_hidden=file_slice.minor is not None and not file_slice.minor.published,
     )
 
