@@ -18,7 +18,6 @@ from lakemerge.errors import CommitConflictError, CompactFirstError, InputError,
 from lakemerge.format.config import CONSTRAINT_PREFIX, REMEMBERED, TableConfig
 from lakemerge.format.operations import Operation
 from lakemerge.format.publish import Publish, with_vectors, with_vectors_enabled
-from lakemerge.format.state import State
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import unless_replaced
 from lakemerge.layout.view import TableView
@@ -173,7 +172,7 @@ def alter_table(
     def build(view: TableView) -> Attempt:
         tip = view.snapshot
         check_fence(begin, view)
-        _check_same_definition(begin.state, view.state)
+        _check_same_definition(begin, view)
         if remerged or computes:
             _check_no_live_logs(view)
         if fresh and rows_changed(handle, begin, view):
@@ -330,13 +329,15 @@ def _chosen(
     return choose_merger(handle, merger, options, config.shape)
 
 
-def _check_same_definition(begin: State, tip: State) -> None:
-    if begin.restore_epoch != tip.restore_epoch:
+def _check_same_definition(begin: TableView, tip: TableView) -> None:
+    if begin.state.restore_epoch != tip.state.restore_epoch:
         raise CommitConflictError("the table was restored to an earlier version meanwhile; open it again and retry")
     for what, was, now in (
-        ("schema", begin.schema_epoch, tip.schema_epoch),
-        ("merger", begin.merger_epoch, tip.merger_epoch),
-        ("bucket count", begin.layout_epoch, tip.layout_epoch),
+        ("schema", begin.state.schema_epoch, tip.state.schema_epoch),
+        ("merger", begin.state.merger_epoch, tip.state.merger_epoch),
+        ("bucket count", begin.state.layout_epoch, tip.state.layout_epoch),
+        # The columns and the merger after the change were judged by them.
+        ("set of constraints", dict(begin.config.constraints), dict(tip.config.constraints)),
     ):
         if was != now:
             raise CommitConflictError(f"the {what} changed meanwhile; open the table again and retry")

@@ -13,6 +13,7 @@ import pytest
 from lakemerge import CommitConflictError, FrameError, LakeMergeError, LakeTable, SchemaError
 from lakemerge.delta import DeltaLog
 from lakemerge.storage import LocalStore
+from lakemerge.table.alter import SchemaChange, alter_table
 from lakemerge.write.checks import checks_of
 from lakemerge.write.start import WriteRequest
 from lakemerge.write.upsert import upsert_arrow
@@ -108,6 +109,23 @@ def test_what_began_before_is_void(tmp_path: Path) -> None:
     LakeTable.open(tmp_path / "t").alter(add_constraints=CHECKS)
     with pytest.raises(CommitConflictError, match="constraints changed"):
         upsert_arrow(table.opened.handle, begin, rows([(2, 1, 5, 1, "z")]), WriteRequest())
+
+
+@pytest.mark.parametrize(
+    "columns", [SchemaChange(drop_columns=["note"]), SchemaChange(rename_columns={"a": "c"}), SchemaChange()]
+)
+def test_a_change_that_began_before_is_void(tmp_path: Path, columns: SchemaChange) -> None:
+    table = create(tmp_path / "t", schema=DDL)
+    begin = table.opened.view
+    other = LakeTable.open(tmp_path / "t")
+    other.alter(add_constraints=CHECKS)
+    with pytest.raises(CommitConflictError, match="set of constraints changed"):
+        alter_table(table.opened.handle, begin, columns=columns, merger=None, options=None, description="new")
+    begin = other.opened.view
+    LakeTable.open(tmp_path / "t").alter(drop_constraints=["above"])
+    with pytest.raises(CommitConflictError, match="set of constraints changed"):
+        alter_table(other.opened.handle, begin, columns=SchemaChange(), merger=None, options=None, description="new")
+    assert list(LakeTable.open(tmp_path / "t").opened.view.config.constraints) == ["known"]
 
 
 @pytest.mark.parametrize(
