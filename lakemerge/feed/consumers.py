@@ -12,7 +12,7 @@ from lakemerge.delta import HistoryEntry, Snapshot
 from lakemerge.errors import InputError
 from lakemerge.format.consumers import Registration, advanced_ms, registrations_of, stored_position, write_position
 from lakemerge.format.feed_offset import Offset
-from lakemerge.format.operations import Operation
+from lakemerge.format.operations import WRITING, Operation
 from lakemerge.handle import Handle
 from lakemerge.layout.travel import unless_replaced
 from lakemerge.layout.view import TableView
@@ -127,7 +127,7 @@ class Consumers:
 
     def _behind(self, tip: TableView, known: Registration, seen: int, entries: Sequence[HistoryEntry]) -> Consumer:
         after = [entry for entry in entries if seen < entry.version <= tip.version]
-        rows = [entry.metrics.get("numSourceRows") for entry in after]
+        rows = [entry.metrics.get("numSourceRows") for entry in after if entry.operation in WRITING]
         now_ms = tip.snapshot.timestamp_ms
         began_ms = max((entry.timestamp_ms for entry in entries if entry.version <= max(seen, 0)), default=now_ms)
         return Consumer(

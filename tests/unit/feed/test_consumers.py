@@ -45,6 +45,16 @@ def compacted(path: Path) -> LakeTable:
     return table
 
 
+def test_what_services_write_is_not_behind(tmp_path: Path) -> None:
+    table = create(tmp_path / "t")
+    table.consumers.register("billing", version=0)
+    for number in (1, 2, 3):
+        table.upsert(frame([(1, number, "v"), (2, number, "v")]))
+    assert table.compact_logs(size_ratio=float("inf")).records == 4
+    (known,) = table.consumers.list()
+    assert (known.lag_versions, known.lag_rows) == (table.version, 6)
+
+
 def told(table: LakeTable, consumer: str | None = None, **options: Any) -> list[tuple[Any, ...]]:
     batches = table.follow(consumer, poll=None, **options)
     rows = (row for batch in batches for row in batch.to_pylist())
