@@ -139,6 +139,12 @@ def test_alter(lake: Lake) -> None:
     lake("ALTER TABLE {}.db.t UNSET TBLPROPERTIES ('team')")
     assert "team" not in dict(lake("SHOW TBLPROPERTIES {}.db.t"))
     lake.refused("ALTER TABLE {}.db.t ALTER COLUMN note SET NOT NULL", "_LEGACY_ERROR_TEMP_2330")
+    lake("CREATE TABLE {}.db.v (id BIGINT, at BIGINT, small INT NOT NULL) TBLPROPERTIES (key='id', ordering='at')")
+    lake("INSERT INTO {}.db.v VALUES (1, 1, 7)")
+    for change in ("TYPE BIGINT", "DROP NOT NULL", "FIRST"):
+        lake(f"ALTER TABLE {{}}.db.v ALTER COLUMN small {change}")
+    lake("INSERT INTO {}.db.v VALUES (NULL, 2, 2), (5000000000, 3, 3)")
+    assert lake("SELECT * FROM {}.db.v ORDER BY id") == [(7, 1, 1), (None, 2, 2), (5_000_000_000, 3, 3)]
 
 
 @pytest.mark.long
