@@ -121,7 +121,7 @@ help:
 	@echo "  make bench-tpch       TPC-H's queries with commits pending, and small merges, beside Delta and Iceberg (ARGS='--scale 0.1')"
 	@echo "  make bench-s3         requests, bytes and times on an S3 server that is 25 ms away (ARGS='--scale 0.02')"
 	@echo "  make bench-streams    micro-batches over minutes, and the change feed (ARGS='--minutes 2')"
-	@echo "  .venv/bin/python -m benchmarks     lists the cases of the benchmarks; CASE --help its options"
+	@echo "  .venv/bin/python -m benchmarks --help     lists the cases of the benchmarks; CASE --help its options"
 	@echo "  make connector        build the jar for Spark's catalogs from connector/; needs a JDK 17"
 	@echo "  make release          wheel, source archive, list of packages and hashes of what is committed, tried out, into dist/"
 	@echo "Tidy up"

@@ -67,7 +67,8 @@ class WarehouseMaintenance:
         show: Callable[[Visit], None],
     ) -> None:
         """
-        :param at_once: tables that are maintained at the same time. Each may use the memory of a merge.
+        :param at_once: tables that are maintained at the same time. Each may use the memory of
+            ``Settings.threads`` merges.
         :param turn: the longest that one table is maintained in a round, up to the end of the commit under way.
         :param show: called with each visit, in the thread that runs the rounds.
         """
