@@ -117,12 +117,7 @@ class Plain:
 
 
 @pytest.fixture
-def _nothing_is_spared() -> None:
-    gc.unfreeze()  # Python 3.12 spares objects of its own from its start
-
-
-@pytest.fixture
-def _in_a_worker(monkeypatch: pytest.MonkeyPatch, _nothing_is_spared: None) -> None:
+def _in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
     monkeypatch.setattr(collector, "_searches", itertools.count(1))
     spare_survivors()
@@ -167,12 +162,13 @@ def test_it_is_asked_for_once() -> None:
     assert (collector._watching, gc.callbacks.count(collector._tell)) == ([collector._spare], 1)
 
 
-@pytest.mark.usefixtures("_nothing_is_spared")
 def test_only_workers_of_spark_do_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
+    kept = Circle()
     spare_survivors()
     gc.collect()
-    assert gc.get_freeze_count() == 0
+    # Not by a count: Python 3.12 spares objects of its own.
+    assert any(found is kept for found in gc.get_objects())
 
 
 def test_tables_that_are_kept_do_not_refer_to_themselves(tmp_path: Path) -> None:
