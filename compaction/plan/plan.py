@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Literal
 
@@ -75,7 +75,8 @@ def plan_compaction(
     everything = file_slice_loads(view) if loads is None else loads
     wanted = _in_partitions(everything, view.config, where)
     clock = handle.store_now_ms if clock is None else clock
-    judge = _Judge(strategy, minor=minor, publish=publish, old_through=_old_through(handle, wanted, strategy, clock))
+    judge = _Judge(strategy, minor=minor, publish=publish)
+    judge.old_through = _old_through(handle, map(judge.oldest, wanted), strategy, clock)
     by_bucket: dict[BucketId, list[FileSliceLoad]] = defaultdict(list)
     for load in wanted:
         by_bucket[load.bucket_id].append(load)
@@ -87,7 +88,8 @@ def plan_compaction(
             due[part] = (
                 found if minor else _with_small_neighbours(file_slices, found, handle.settings.target_file_bytes)
             )
-    ordered = sorted((_planned(part, due[part]) for part in sorted(due, key=_by_name)), key=_order(strategy))
+    planned = (_planned(part, due[part], judge.oldest) for part in sorted(due, key=_by_name))
+    ordered = sorted(planned, key=_order(strategy))
     taken = _within(ordered, max_bytes, minor=minor)
     return CompactionPlan(
         version=view.version,
@@ -109,11 +111,12 @@ def _mode(minor: bool) -> Literal["full", "minor"]:
 class _Judge:
     """Says whether a file slice is due."""
 
-    def __init__(self, strategy: CompactionStrategy, *, minor: bool, publish: Publish, old_through: int | None) -> None:
+    def __init__(self, strategy: CompactionStrategy, *, minor: bool, publish: Publish) -> None:
         self._thresholds = strategy.thresholds
         self._minor = minor
         self._publish = publish
-        self._old_through = old_through
+        self.old_through: int | None = None
+        """The last version that is as old as the strategy asks."""
 
     def reasons(self, load: FileSliceLoad) -> tuple[str, ...]:
         """Why the file slice is due. Empty if it is not."""
@@ -124,6 +127,10 @@ class _Judge:
         return tuple(
             threshold_words(name, value) for name, value in self._thresholds if self._reached(name, value, load)
         )
+
+    def oldest(self, load: FileSliceLoad) -> int | None:
+        """The oldest commit that the compaction takes up or shows. ``None`` if there is none."""
+        return load.oldest_live if self._minor and not self._shows(load) else load.oldest_version
 
     def _shows(self, load: FileSliceLoad) -> bool:
         """Whether a minor compaction shows other engines what an earlier one merged."""
@@ -139,8 +146,8 @@ class _Judge:
             case "ratio":
                 return beside >= value * load.base_bytes
             case _:
-                oldest = load.oldest_live if self._minor and not self._shows(load) else load.oldest_version
-                return self._old_through is not None and oldest is not None and oldest <= self._old_through
+                oldest = self.oldest(load)
+                return self.old_through is not None and oldest is not None and oldest <= self.old_through
 
 
 def _with_small_neighbours(file_slices: Sequence[FileSliceLoad], due: Sequence[_Due], target_bytes: int) -> list[_Due]:
@@ -162,10 +169,13 @@ def _with_small_neighbours(file_slices: Sequence[FileSliceLoad], due: Sequence[_
 
 
 def _old_through(
-    handle: Handle, loads: Sequence[FileSliceLoad], strategy: CompactionStrategy, clock: Callable[[], int]
+    handle: Handle, oldest: Iterable[int | None], strategy: CompactionStrategy, clock: Callable[[], int]
 ) -> int | None:
-    """The last version that is as old as the strategy asks. ``None`` if there is none, or if it does not ask."""
-    first = min((load.oldest_version for load in loads if load.oldest_version is not None), default=None)
+    """The last version that is as old as the strategy asks. ``None`` if there is none, or if it does not ask.
+
+    :param oldest: of each file slice the oldest commit that the compaction takes up.
+    """
+    first = min((version for version in oldest if version is not None), default=None)
     if strategy.after_minutes is None or first is None:
         return None
     # Not by in-commit timestamps: these are by the clocks of writers, and one that is ahead takes all later ones along.
@@ -206,7 +216,9 @@ def _by_name(part: BucketId) -> tuple[list[str], int]:
     return [value or "" for value in part.partition], part.bucket
 
 
-def _planned(part: BucketId, file_slices: Sequence[_Due]) -> PlannedBucket:
+def _planned(
+    part: BucketId, file_slices: Sequence[_Due], oldest: Callable[[FileSliceLoad], int | None]
+) -> PlannedBucket:
     loads = [load for load, _ in file_slices]
     return PlannedBucket(
         partition=part.partition,
@@ -217,7 +229,7 @@ def _planned(part: BucketId, file_slices: Sequence[_Due]) -> PlannedBucket:
         log_blocks=sum(load.log_blocks for load in loads),
         log_rows=sum(load.log_rows for load in loads),
         log_bytes=sum(load.log_bytes for load in loads),
-        oldest_version=min(load.oldest_version for load in loads if load.oldest_version is not None),
+        oldest_version=min(version for load in loads if (version := oldest(load)) is not None),
         reasons=tuple(dict.fromkeys(reason for _, reasons in file_slices for reason in reasons)),
     )
 

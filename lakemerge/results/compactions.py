@@ -56,7 +56,8 @@ class CompactionStrategy:
     ratio: float | None = None
     """Those bytes per byte of the base file; always reached where there is no base file."""
     after_minutes: float | None = None
-    """Since the oldest commit that is not in it, by the times in the commits."""
+    """Since the oldest commit that is not in it, for a minor compaction since its oldest live log, by the store's times
+    of the commits."""
     order: Order = "oldest"
 
     def __post_init__(self) -> None:
@@ -117,7 +118,7 @@ class PlannedBucket:
     log_bytes: int
     """Uncompressed."""
     oldest_version: int
-    """The oldest of the commits that are not in the base files."""
+    """The oldest of the commits that are taken up: a full compaction takes up those that are not in the base files."""
     reasons: tuple[str, ...]
     """Why it is due."""
 

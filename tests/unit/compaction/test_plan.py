@@ -233,6 +233,19 @@ def test_a_minor_plan_and_what_a_full_one_finds_after_it(tmp_path: Path) -> None
     assert len(partitions_of(table.compact(dry_run=True, strategy=CompactionStrategy(after_bytes=1)))) == 3
 
 
+def test_a_minor_plan_goes_by_the_logs_that_wait(tmp_path: Path) -> None:
+    """So a bucket whose base file is older than another's does not always come first."""
+    table = dirty(tmp_path / "t")
+    table.compact(minor=True, where="p = 'p0'")
+    again = LakeTable.open(tmp_path / "t")
+    (row,) = again.to_arrow(filter="p = 'p0'").slice(0, 1).to_pylist()
+    again.upsert(pa.Table.from_pylist([row], schema=again.schema))
+    parts = [part for group in again.compact(minor=True, dry_run=True).groups for part in group.buckets]
+    assert [part.partition for part in parts] == [("p1",), ("p2",), ("p0",)]
+    assert parts[-1].oldest_version == again.version
+    assert again.compact(dry_run=True).groups[0].buckets[0].oldest_version == 1
+
+
 def test_a_table_without_anything_to_do(tmp_path: Path) -> None:
     table = create(tmp_path / "t")
     plan = table.compact(dry_run=True)
