@@ -55,7 +55,7 @@ from lakemerge.schema.schema import from_delta_json, to_ddl, to_delta_json
 from lakemerge.spark.installed import can_write, check_writes
 from lakemerge.spark.jar import hidden_jar, jar_version, show_jar
 from lakemerge.spark.native import KERNEL_OPTION, KernelRead
-from lakemerge.spark.sessions import is_running, jvm_session, session_id, use_own_python
+from lakemerge.spark.sessions import is_running, jvm_session, made_active, session_id, use_own_python
 from lakemerge.spark.transport.answers import answering
 from lakemerge.spark.transport.jobs import even_tasks, in_limit
 from lakemerge.spark.transport.portable import portable
@@ -429,7 +429,7 @@ def prepare_session(spark: SparkSession) -> None:
         try:
             register_source(spark, ())
         except AnalysisException as error:
-            # Spark also looks into the active session, and takes a source of that one for a second of this one.
+            # Another session has one, and Spark does not let Python say which session is active.
             if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                 raise
 
@@ -454,7 +454,7 @@ def register_in(spark: SparkSession, source: type[DataSource], mergers: Sequence
     :param mergers: those that the source has.
     """
     try:
-        with hidden_jar(spark):
+        with hidden_jar(spark), made_active(spark):
             spark.dataSource.register(source)
     except AnalysisException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS" or can_write(spark.version):

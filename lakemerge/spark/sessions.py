@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -30,6 +30,7 @@ __all__ = [
     "active_session",
     "is_running",
     "jvm_session",
+    "made_active",
     "prepare_workers",
     "running_session",
     "session_id",
@@ -72,6 +73,25 @@ def is_running(spark: SparkSession) -> bool:
         return context is not None and not context.sc().isStopped()
     except (importlib.import_module("py4j.protocol").Py4JError, OSError):
         return False  # its JVM is gone
+
+
+@contextmanager
+def made_active(spark: SparkSession) -> Iterator[None]:
+    """A classic session is the active one of the calling thread. Spark looks for data sources in the active session,
+    also when it registers one in another. Some platforms let Python call a few methods only: there nothing changes."""
+    session, before = jvm_session(spark), None
+    if session is not None:
+        sessions = cast("Any", spark).sparkContext._jvm.org.apache.spark.sql.classic.SparkSession
+        with suppress(importlib.import_module("py4j.protocol").Py4JError, TypeError):
+            before = sessions.getActiveSession()
+            sessions.setActiveSession(session)
+    try:
+        yield
+    finally:
+        if before is not None and before.isDefined():
+            sessions.setActiveSession(before.get())
+        elif before is not None:
+            sessions.clearActiveSession()
 
 
 def active_session() -> SparkSession | None:

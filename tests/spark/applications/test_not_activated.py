@@ -20,6 +20,7 @@ pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = """
 import json, sys
+import lakemerge
 from pyspark.sql import SparkSession, functions
 from lakemerge import LakeTable
 
@@ -34,6 +35,18 @@ said["merged"] = sorted(map(tuple, table.to_df().collect()))
 spark.createDataFrame([(3, 1)], ddl).write.format("lakemerge").mode("append").save(path)
 said["loaded"] = sorted(map(tuple, spark.read.format("lakemerge").load(path).collect()))
 said["opened"] = LakeTable.open(path, spark=spark.newSession()).to_df().count()
+sessions, counts = spark._jvm.org.apache.spark.sql.classic.SparkSession, []
+for is_active in (True, False):
+    if not is_active:
+        sessions.clearActiveSession()
+    other = spark.newSession()
+    lakemerge.register(other)
+    lakemerge.catalog(other, "lake", warehouse=path + "-lake")
+    assert sessions.getActiveSession().isDefined() == is_active
+    if is_active:
+        assert sessions.getActiveSession().get().sessionUUID() == spark._jsparkSession.sessionUUID()
+    counts.append(other.read.format("lakemerge").load(path).count())
+said["registered"] = counts
 here = functions.udf(lambda _: sys.executable)
 said["workers"] = spark.range(1).select(here("id")).collect()[0][0]
 spark.stop()
@@ -74,5 +87,6 @@ def test_workers_run_the_python_of_the_program(tmp_path: Path) -> None:
     assert said["merged"] == [[1, 3], [2, 1]]
     assert said["loaded"] == [[1, 3], [2, 1], [3, 1]]
     assert said["opened"] == 3
+    assert said["registered"] == [3, 3], "where another session, which is active or not, has registered it"
     assert said["workers"] == sys.executable
     assert said["chosen"] == "python3", "what the user chose stays"
