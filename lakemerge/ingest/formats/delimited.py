@@ -328,7 +328,7 @@ def _dialect(options: Delimited) -> dict[str, Any]:
     quoting = csv.QUOTE_NONE if options.quote is None else csv.QUOTE_MINIMAL
     return {
         "delimiter": options.delimiter,
-        "quotechar": options.quote or '"',
+        "quotechar": options.quote,
         "escapechar": options.escape if options.escape != options.quote else None,
         "quoting": quoting,
         "strict": True,

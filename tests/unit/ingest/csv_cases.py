@@ -101,7 +101,7 @@ def python_rows_of(text: str, case: Case) -> list[Row]:
     reader = csv.reader(
         io.StringIO(text, newline=""),
         delimiter=case.delimiter,
-        quotechar=case.quote or '"',
+        quotechar=case.quote,
         quoting=csv.QUOTE_NONE if case.quote is None else csv.QUOTE_MINIMAL,
         escapechar=None if case.escape == case.quote else case.escape,
     )
