@@ -26,6 +26,7 @@ from mergers.keys import key_columns
 from mergers.portions import bounded_batches, gather, is_large, plain_bytes, row_bytes, spans, together
 from tests.unit.faults import create, frame, rows_of
 from tests.unit.mergers.folds import build, fold_frames, shape_of
+from tests.unit.pools import counted
 
 MIB = 2**20
 
@@ -211,12 +212,8 @@ def test_rows_of_many_commits_are_not_all_in_memory(tmp_path: Path) -> None:
         table.upsert(frame([(n, n, chr(97 + n % 26) * MIB)]))
 
     def peak(call: Callable[[], object]) -> int:
-        pool, previous = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
-        pa.set_memory_pool(pool)
-        try:
+        with counted() as pool:
             call()
-        finally:
-            pa.set_memory_pool(previous)
         return int(pool.max_memory())
 
     assert peak(lambda: [batch.num_rows for batch in table.scan()]) < 6 * budget

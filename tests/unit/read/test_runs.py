@@ -23,6 +23,7 @@ from lakemerge.storage.local import LocalStore
 from mergers import default_registry
 from mergers.keys import key_columns
 from tests.unit.faults import create, frame, rows_of
+from tests.unit.pools import counted
 
 SCHEMA = pa.schema([("k", pa.int64())])
 _BLOCK = LogBlock(LogFile("f", 1, ("k",)), 0, 1, BucketId((), 0), 1, 1, 0, None, None)
@@ -298,12 +299,7 @@ def test_memory_is_bounded_by_the_budget(tmp_path: Path) -> None:
     assert total > 32 << 20
     assert peak < 12 * budget
 
-    pool = pa.proxy_memory_pool(pa.default_memory_pool())
-    previous = pa.default_memory_pool()
-    pa.set_memory_pool(pool)
-    try:
+    with counted() as pool:
         result = small.compact()
-    finally:
-        pa.set_memory_pool(previous)
     assert result.rows == rows + rows // 2
     assert pool.max_memory() < 24 * budget

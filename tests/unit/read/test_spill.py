@@ -12,6 +12,7 @@ from lakemerge import LakeTable, Settings
 from lakemerge.read import merge
 from lakemerge.read.spill import Spill, needs_spill
 from tests.unit.faults import create
+from tests.unit.pools import counted
 
 MIB = 1 << 20
 COMMITS, KEYS, LENGTH = 28, 20, 64_000
@@ -29,15 +30,11 @@ def _written(path: Path) -> dict[int, str]:
 
 def _peak_and_rows(path: Path) -> tuple[int, dict[int, str]]:
     table = LakeTable.open(path, settings=Settings(threads=1, merge_budget_bytes=MIB))
-    pool, previous = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
-    pa.set_memory_pool(pool)
     rows: dict[int, str] = {}
-    try:
+    with counted() as pool:
         for batch in table.scan():
             rows.update(zip(batch["k"].to_pylist(), batch["v"].to_pylist(), strict=True))
             del batch
-    finally:
-        pa.set_memory_pool(previous)
     return int(pool.max_memory()), rows
 
 
