@@ -429,7 +429,7 @@ def prepare_session(spark: SparkSession) -> None:
         try:
             register_source(spark, ())
         except AnalysisException as error:
-            # Another session has one, and Spark does not let Python say which session is active.
+            # Another session has one, and Python may not say which session is active, or Spark could not look.
             if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                 raise
 

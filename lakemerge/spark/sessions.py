@@ -12,9 +12,10 @@ import shutil
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -79,19 +80,24 @@ def is_running(spark: SparkSession) -> bool:
 def made_active(spark: SparkSession) -> Iterator[None]:
     """A classic session is the active one of the calling thread. Spark looks for data sources in the active session,
     also when it registers one in another. Some platforms let Python call a few methods only: there nothing changes."""
-    session, before = jvm_session(spark), None
-    if session is not None:
+    session = jvm_session(spark)
+    if session is None:
+        yield
+        return
+    forbidden = (importlib.import_module("py4j.protocol").Py4JError, TypeError)
+    restore: Callable[[], object] | None = None
+    with suppress(*forbidden):
         sessions = cast("Any", spark).sparkContext._jvm.org.apache.spark.sql.classic.SparkSession
-        with suppress(importlib.import_module("py4j.protocol").Py4JError, TypeError):
-            before = sessions.getActiveSession()
-            sessions.setActiveSession(session)
+        before = sessions.getActiveSession()
+        again = partial(sessions.setActiveSession, before.get()) if before.isDefined() else sessions.clearActiveSession
+        sessions.setActiveSession(session)
+        restore = again
     try:
         yield
     finally:
-        if before is not None and before.isDefined():
-            sessions.setActiveSession(before.get())
-        elif before is not None:
-            sessions.clearActiveSession()
+        if restore is not None:
+            with suppress(*forbidden):
+                restore()
 
 
 def active_session() -> SparkSession | None:

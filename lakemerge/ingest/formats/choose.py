@@ -98,7 +98,13 @@ def chosen_format(
         values["times"] = TimeFormats.of(values.pop("date_format", None), values.pop("timestamp_format", None))
     match name:
         case "csv":
-            return Delimited(names=() if values.get("header", True) else tuple(columns), **values)
+            made = Delimited(names=() if values.get("header", True) else tuple(columns), **values)
+            if made.delimiter in (made.quote, made.escape):
+                raise InputError(
+                    "the options of format 'csv' cannot be used: 'delimiter' must differ from 'quote' and 'escape', "
+                    f"and they are {made.delimiter!r}, {made.quote!r} and {made.escape!r}"
+                )
+            return made
         case "json":
             return JsonLines(unwrap, **values)
         case "text":

@@ -338,6 +338,8 @@ def test_what_contradicts_itself_is_refused_before_anything_is_listed(
     [
         ("csv", {"delimeter": ";"}, "'delimeter' is not an option of csv"),
         ("csv", {"delimiter": ";;"}, "'delimiter' must be one ASCII character"),
+        ("csv", {"delimiter": '"'}, "'delimiter' must differ from 'quote' and 'escape'"),
+        ("csv", {"escape": ","}, "'delimiter' must differ from 'quote' and 'escape'"),
         ("csv", {"skip_lines": -1}, "'skip_lines' must be a number from 0 on"),
         ("csv", {"encoding": "klingon"}, "is not known"),
         ("csv", {"header": "yes"}, "'header' must be True or False"),
